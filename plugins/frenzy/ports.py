@@ -395,13 +395,6 @@ class RunStore(Protocol):
         """One of them; None for any other name, wherever that leads."""
         ...
 
-    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
-        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line where it has one.
-
-        For rank 0, if it never wrote any, that of its pod, which died before.
-        """
-        ...
-
     def log_part(
         self,
         run_key: str,
@@ -413,8 +406,9 @@ class RunStore(Protocol):
         max_bytes: int = 65536,
         hidden: Sequence[bytes] = (),
     ) -> LogPart:
-        """A rank's output from byte ``offset`` on; None: as ``log_tail``.
+        """A rank's output from byte ``offset`` on; None: its end, from the start of a line where it has one.
 
+        For rank 0, if it never wrote any, that of its pod, which died before. At most ``max_bytes``.
         hidden: shown as stars, the longest first, also where the part begins or ends within one.
         whole_lines: a line that is not yet ended is left for the next call.
         """

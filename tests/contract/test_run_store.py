@@ -155,7 +155,7 @@ def test_nothing_is_there_before_anything_was_put(both: tuple[RunStore, Workers]
     assert store.spec(KEY, 1) is None
     assert store.result(KEY, 1) is None
     assert store.checkpoint_steps(KEY) == ()
-    assert store.log_tail(KEY, 1) == ""
+    assert store.log_part(KEY, 1).text == ""
     assert store.telemetry(KEY, 1, START).records == ()
     store.clear_checkpoints(KEY)
 
@@ -323,18 +323,18 @@ def test_a_log_tail_is_the_end_of_one_rank(both: tuple[RunStore, Workers]) -> No
     store, workers = both
     workers.log(1, 0, "first line\nlast line\n")
     workers.log(1, 1, "other rank\n")
-    assert store.log_tail(KEY, 1) == "first line\nlast line\n"
-    assert store.log_tail(KEY, 1, max_bytes=15) == "last line\n", "from the start of a line"
-    assert store.log_tail(KEY, 1, rank=1) == "other rank\n"
+    assert store.log_part(KEY, 1).text == "first line\nlast line\n"
+    assert store.log_part(KEY, 1, max_bytes=15).text == "last line\n", "from the start of a line"
+    assert store.log_part(KEY, 1, rank=1).text == "other rank\n"
 
 
 def test_the_output_of_a_pod_stands_in_for_a_first_rank_that_left_none(both: tuple[RunStore, Workers]) -> None:
     store, workers = both
     store.put_log(KEY, 1, FIRST_POD_LOG, "no such module\n")
-    assert store.log_tail(KEY, 1) == "no such module\n"
-    assert store.log_tail(KEY, 1, rank=1) == ""
+    assert store.log_part(KEY, 1).text == "no such module\n"
+    assert store.log_part(KEY, 1, rank=1).text == ""
     workers.log(1, 0, "training\n")
-    assert store.log_tail(KEY, 1) == "training\n"
+    assert store.log_part(KEY, 1).text == "training\n"
 
 
 def test_a_log_is_read_part_by_part_in_whole_lines(both: tuple[RunStore, Workers]) -> None:
@@ -480,7 +480,7 @@ def test_cleaning_leaves_nothing_of_the_run_and_says_how_much_there_was(both: tu
     assert (store.result(KEY, 1), store.checkpoint_steps(KEY)) == (RESULT, (5,)), "a dry run removes nothing"
     assert store.clean(KEY, keep_model=True, dry_run=False) == there
     assert (store.spec(KEY, 1), store.result(KEY, 1), store.note(KEY, 1, "pods")) == (None, None, None)
-    assert (store.checkpoint_steps(KEY), store.log_tail(KEY, 1)) == ((), "")
+    assert (store.checkpoint_steps(KEY), store.log_part(KEY, 1).text) == ((), "")
     assert store.telemetry(KEY, 1, START).records == ()
     assert store.clean(KEY, keep_model=False, dry_run=False) == 0
 

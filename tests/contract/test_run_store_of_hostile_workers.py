@@ -58,7 +58,7 @@ def test_a_log_that_is_a_link_shows_nothing_of_what_it_leads_to(
     store: FsspecRunStore, attempt: Path, secrets: Path
 ) -> None:
     linked(attempt / "logs/rank-0.log", secrets / "secrets.json")
-    assert store.log_tail(KEY, 1) == ""
+    assert store.log_part(KEY, 1).text == ""
 
 
 def test_a_folder_of_logs_that_is_a_link_shows_nothing_either(
@@ -66,7 +66,7 @@ def test_a_folder_of_logs_that_is_a_link_shows_nothing_either(
 ) -> None:
     (secrets / "rank-0.log").write_text(SECRET)
     linked(attempt / "logs", secrets)
-    assert store.log_tail(KEY, 1) == ""
+    assert store.log_part(KEY, 1).text == ""
 
 
 def test_results_specs_and_telemetry_are_not_read_through_links(
@@ -90,7 +90,7 @@ def test_a_pipe_where_a_file_is_expected_hangs_nobody(store: FsspecRunStore, att
     for name in ("result.json", "logs/rank-0.log", "telemetry/latest/00000.jsonl"):
         os.mkfifo(attempt / name)
     assert store.result(KEY, 1) is None
-    assert store.log_tail(KEY, 1) == ""
+    assert store.log_part(KEY, 1).text == ""
     assert store.telemetry(KEY, 1, START).records == ()
 
 
@@ -354,7 +354,7 @@ def test_a_log_takes_only_so_much_of_what_a_run_wrote(
 def test_a_log_moves_no_cursor(store: FsspecRunStore, attempt: Path) -> None:
     (attempt / "logs").mkdir()
     (attempt / "logs/rank-0.log").write_bytes(b"one\r\ntwo\x1b[2J\x1b]0;title\x07\tthree\r50 %\n")
-    assert store.log_tail(KEY, 1) == "one\ntwo[2J]0;title\tthree\n50 %\n"
+    assert store.log_part(KEY, 1).text == "one\ntwo[2J]0;title\tthree\n50 %\n"
 
 
 def test_what_an_earlier_attempt_wrote_for_a_later_one_is_forgotten(store: FsspecRunStore, attempt: Path) -> None:

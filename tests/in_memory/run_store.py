@@ -151,9 +151,6 @@ class InMemoryRunStore:
             num_bytes=len(content), version=version, parts=lambda start, stop: iter((content[start:stop],))
         )
 
-    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
-        return self.log_part(run_key, attempt, rank=rank, max_bytes=max_bytes).text
-
     def log_part(
         self,
         run_key: str,

@@ -70,7 +70,7 @@ class ControlRun:
         return {each.step: each.loss for each in fold_steps(page.records) if each.loss is not None}
 
     def log_tail(self) -> str:
-        return self._runs.log_tail(self._run_key, _ATTEMPT, max_bytes=2000)
+        return self._runs.log_part(self._run_key, _ATTEMPT, max_bytes=2000).text
 
     def stop(self) -> None:
         """End the workers if they run, and wait until they are gone."""

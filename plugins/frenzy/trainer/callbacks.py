@@ -67,10 +67,6 @@ class SnapshotAverage(Callback):
         self._every_steps, self._start_step, self._num_seen = every_steps, start_step, 0
         self._snapshots: deque[list[torch.Tensor]] = deque(maxlen=keep_last)
 
-    @property
-    def num_snapshots(self) -> int:
-        return len(self._snapshots)
-
     def on_step_end(self, context: StepContext, model: torch.nn.Module) -> None:
         if context.step < self._start_step:
             return

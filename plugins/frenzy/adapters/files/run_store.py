@@ -217,10 +217,6 @@ class FsspecRunStore:
         known = name in self.model_files(run_key)
         return self._files.stored(f"{RunPaths(run_key).model_dir}/{name}") if known else None
 
-    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
-        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line."""
-        return self.log_part(run_key, attempt, rank=rank, max_bytes=max_bytes).text
-
     def log_part(
         self,
         run_key: str,

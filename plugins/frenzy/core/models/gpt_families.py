@@ -17,47 +17,20 @@ from frenzy.core.models.parameters import ModelShape, Split
 
 def gpt2(config: Config) -> ModelShape:
     """GPT-2."""
-    hidden, heads = integer(config, "n_embd"), integer(config, "n_head")
-    inner = config.get("n_inner") or 4 * hidden
-    positions, vocab = integer(config, "n_positions"), integer(config, "vocab_size")
-    refuse(config, {"add_cross_attention": False})
-    layer = [
-        *layer_norm("ln_1", hidden),
-        *linear("attn.c_attn", hidden, 3 * hidden, Split.COLUMN, bias=True),
-        *linear("attn.c_proj", hidden, hidden, Split.ROW, bias=True),
-        *layer_norm("ln_2", hidden),
-        *linear("mlp.c_fc", hidden, inner, Split.COLUMN, bias=True),
-        *linear("mlp.c_proj", inner, hidden, Split.ROW, bias=True),
-    ]
-    tied = bool(config.get("tie_word_embeddings", True))
-    head = [*layer_norm("ln_f", hidden), *output_matrix(vocab, hidden, tied=tied)]
-    return ModelShape(
-        family="gpt2",
-        num_layers=integer(config, "n_layer"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim_of({}, hidden, heads),
-        intermediate_size=inner,
-        vocab_size=vocab,
-        max_positions=positions,
-        tied_embeddings=tied,
-        embeddings=(embedding("wte", vocab, hidden), embedding("wpe", positions, hidden)),
-        layer=tuple(layer),
-        head=tuple(head),
-        embedding_dropout=float(config["embd_pdrop"]),
-        attention_dropout=float(config["attn_pdrop"]),
-        residual_dropout=float(config["resid_pdrop"]),
-    )
+    return _gpt(config, "gpt2", integer(config, "n_head"))
 
 
 def gpt_bigcode(config: Config) -> ModelShape:
     """StarCoder's class; multi-query attention unless ``multi_query`` is false."""
+    kv_heads = 1 if config.get("multi_query", True) else integer(config, "n_head")
+    return _gpt(config, "gpt_bigcode", kv_heads)
+
+
+def _gpt(config: Config, family: str, kv_heads: int) -> ModelShape:
     hidden, heads = integer(config, "n_embd"), integer(config, "n_head")
     inner = config.get("n_inner") or 4 * hidden
     positions, vocab = integer(config, "n_positions"), integer(config, "vocab_size")
     refuse(config, {"add_cross_attention": False})
-    kv_heads = 1 if config.get("multi_query", True) else heads
     head_dim = head_dim_of({}, hidden, heads)
     layer = [
         *layer_norm("ln_1", hidden),
@@ -69,7 +42,7 @@ def gpt_bigcode(config: Config) -> ModelShape:
     ]
     tied = bool(config.get("tie_word_embeddings", True))
     return ModelShape(
-        family="gpt_bigcode",
+        family=family,
         num_layers=integer(config, "n_layer"),
         hidden_size=hidden,
         num_heads=heads,

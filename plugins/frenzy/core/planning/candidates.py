@@ -280,7 +280,7 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         pin_memory=is_pinned(kind),
         checkpoint_every=training.checkpoint_every_layers,
         storage=_storage(request.job.training.lora),
-        largest_shard_bytes=0 if virtual and _is_random(request.job) else None,
+        largest_shard_bytes=0 if virtual and request.job.starts_random else None,
         copies_checkpoints=copies_checkpoints(request.job),
         bucket_elements=bucket_elements_for(trained.num_elements(shape.num_layers), virtual=virtual),
         task=task,
@@ -303,11 +303,6 @@ def copies_checkpoints(job: TrainingJob) -> bool:
     checkpoint, last_step = job.checkpoint, job.training.max_steps
     only_at_end = checkpoint.every_minutes is None and last_step is not None and last_step <= checkpoint.every_steps
     return checkpoint.background and not only_at_end
-
-
-def _is_random(job: TrainingJob) -> bool:
-    """Whether the first weights are drawn, and read from no file: on a virtual GPU, in its own memory."""
-    return job.model.config is not None and job.checkpoint.warm_start is None
 
 
 def _storage(lora: LoraSpec | None) -> WeightStorage:

@@ -17,7 +17,7 @@ from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasib
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.job import Checkpointing, ConstraintsSpec, LoraSpec, Precision, TrainingJob, TrainingSpec
+from frenzy.core.values.job import Checkpointing, ConstraintsSpec, LoraSpec, Precision, TrainingSpec
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import format_duration, round_up
 
@@ -94,7 +94,7 @@ def _savings(request: PlanRequest) -> Iterator[JobChange]:
     lora = training.lora
     if training.optimizer == "adamw":
         yield _choice("training.optimizer", "adamw", "adamw-8bit", effect=Effect.APPROXIMATION, optimizer="adamw-8bit")
-    if lora is None and _starts_untrained(request.job):
+    if lora is None and request.job.starts_random:
         return
     if lora is None:
         yield _choice("training.lora", "none", _ADAPTERS, effect=Effect.OTHER_METHOD, lora=LoraSpec())
@@ -103,11 +103,6 @@ def _savings(request: PlanRequest) -> Iterator[JobChange]:
         before, after = ("none", f"{_ADAPTERS}, nf4") if lora is None else ("none", "nf4")
         name = "training.lora" if lora is None else "training.lora.quantization"
         yield _choice(name, before, after, effect=Effect.COARSER, lora=coarser)
-
-
-def _starts_untrained(job: TrainingJob) -> bool:
-    """Whether its weights are random: they would stay so behind adapters, and behind 4 bits."""
-    return job.model.config is not None and job.checkpoint.warm_start is None
 
 
 _ADAPTERS: Final = f"rank {LoraSpec().rank}"

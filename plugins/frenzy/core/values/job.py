@@ -380,6 +380,11 @@ class TrainingJob(Closed):
     description: Annotated[str, Len(0, 50_000), Doc("Shown in Airflow, Markdown.")] = ""
 
     @property
+    def starts_random(self) -> bool:
+        """Whether the first weights are drawn, and read from no file."""
+        return self.model.config is not None and self.checkpoint.warm_start is None
+
+    @property
     def brings_own_data(self) -> bool:
         """Whether the script loads the data itself: nothing is counted or prepared for it."""
         return self.workload is not None

@@ -1,7 +1,6 @@
 """Two training steps of a real model class on tensors without data: what is held, when, for what.
 
-    result = trace_step({"model_type": "llama", ...}, batch=4, sequence_length=4096, dtype="bf16",
-                        checkpointing=True, attention="sdpa", optimizer="adamw", lora=None)
+    result = traced_run({"model_type": "llama", ...}, TraceChoices(batch=4, sequence_length=4096))
 
 No GPU, no weights; seconds and a few hundred megabytes for billions of parameters.
 """
@@ -72,41 +71,6 @@ class TraceChoices:
         if self.workspace_bytes is not None:
             return self.workspace_bytes
         return CUBLAS_WORKSPACES_BYTES if self.device == "cuda" else 0
-
-
-def trace_step(  # noqa: PLR0913  # the choices one by one, for scripts
-    config: Mapping[str, Any],
-    *,
-    batch: int,
-    sequence_length: int,
-    dtype: str = "bf16",
-    checkpointing: bool = False,
-    attention: str = "sdpa",
-    optimizer: str = "adamw",
-    lora: LoraSpec | None = None,
-    fused_loss: bool = False,
-    reentrant: bool = False,
-    device: str = "cuda",
-) -> TraceResult:
-    """The memory of a step of ``config`` (a Hugging Face config with its model_type) on one card.
-
-    dtype: fp32, bf16, fp16 or autocast-bf16. Raises PermanentError: TRACE_UNSUPPORTED with the
-    operation, or BAD_CONFIG_OR_DATA with the choice that is refused.
-    """
-    _check("dtype", dtype, tuple(Precision))
-    choices = TraceChoices(
-        batch=batch,
-        sequence_length=sequence_length,
-        precision=Precision(dtype),
-        checkpointing=checkpointing,
-        reentrant=reentrant,
-        attention=attention,
-        optimizer=optimizer,
-        lora=lora,
-        fused_loss=fused_loss,
-        device=device,
-    )
-    return traced_run(config, choices)
 
 
 def traced_run(

@@ -33,8 +33,8 @@ def test_old_runs_lose_their_files_and_others_keep_them(online: Command, world: 
     said = online("clean", "--older-than", "7")
     assert said.status == 0, said.err
     assert "Removed 900 B of 1 run" in said.out and old in said.out and new not in said.out
-    assert not world.services.runs.log_tail(old, 1)
-    assert world.services.runs.log_tail(new, 1)
+    assert not world.services.runs.log_part(old, 1).text
+    assert world.services.runs.log_part(new, 1).text
     assert "Nothing to remove" in online("clean", "--older-than", "7").out
     assert online("status", old).status == 0, "its history stays"
 
@@ -46,7 +46,7 @@ def test_a_dry_run_says_the_same_and_removes_nothing(online: Command, world: Wor
     assert json.loads(online("clean", "--older-than", "365", "--dry-run", "--json").out) == [
         {"run_key": run_key, "num_bytes": 900}
     ]
-    assert world.services.runs.log_tail(run_key, 1)
+    assert world.services.runs.log_part(run_key, 1).text
 
 
 def test_a_run_that_may_not_be_cleaned_is_told_and_the_others_are_cleaned(online: Command, world: World) -> None:
@@ -59,7 +59,7 @@ def test_a_run_that_may_not_be_cleaned_is_told_and_the_others_are_cleaned(online
     said = online("clean", "--older-than", "3650", "--models")
     assert said.status == 1
     assert "uses is to begin with its model" in said.err
-    assert world.services.runs.log_tail(needed, 1) and not world.services.runs.log_tail(other, 1)
+    assert world.services.runs.log_part(needed, 1).text and not world.services.runs.log_part(other, 1).text
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "soon"])

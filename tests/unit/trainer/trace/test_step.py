@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from frenzy.core.memory.cuda_memory import CUBLAS_WORKSPACES_BYTES
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.job import LoraSpec, Precision
-from frenzy.trainer.trace.step import TraceChoices, prepared_model, trace_step, traced_run
+from frenzy.trainer.trace.step import TraceChoices, prepared_model, traced_run
 from frenzy.trainer.trace.storages import StorageLog
 from frenzy.trainer.trace.traced_moments import TraceResult
 
@@ -163,31 +163,31 @@ def test_dropout_keeps_a_byte_for_each_element_on_a_card() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
-    [("attention", "ring", "flash_attention_2"), ("optimizer", "lion", "adamw-fused"), ("dtype", "int8", "bf16")],
+    [("attention", "ring", "flash_attention_2"), ("optimizer", "lion", "adamw-fused")],
 )
 def test_an_unknown_choice_is_refused_by_name(name: str, value: str, allowed: str) -> None:
     choices: dict[str, Any] = {"batch": 1, "sequence_length": 8, name: value}
     with pytest.raises(PermanentError, match=f"{name} '{value}' is refused.*{allowed}"):
-        trace_step(LLAMA, **choices)
+        traced_run(LLAMA, TraceChoices(**choices))
 
 
 def test_an_unknown_family_is_refused_with_a_sentence() -> None:
     with pytest.raises(PermanentError, match="family 'no-such-family'") as caught:
-        trace_step({"model_type": "no-such-family"}, batch=1, sequence_length=8)
+        traced_run({"model_type": "no-such-family"}, TraceChoices(batch=1, sequence_length=8))
     assert caught.value.reason.code is ReasonCode.BAD_CONFIG_OR_DATA
 
 
 def test_what_depends_on_data_is_refused_by_the_operations_name() -> None:
     mixtral = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "experts_implementation": "eager"}
     with pytest.raises(PermanentError, match="aten.nonzero") as caught:
-        trace_step(mixtral, batch=1, sequence_length=8)
+        traced_run(mixtral, TraceChoices(batch=1, sequence_length=8))
     assert caught.value.reason.code is ReasonCode.TRACE_UNSUPPORTED
 
 
 def test_a_model_that_fails_in_its_own_code_is_quoted() -> None:
     more_shared_than_query_heads = {**LLAMA, "num_key_value_heads": 8}
     with pytest.raises(PermanentError, match="the model's own code: RuntimeError: The size of tensor") as caught:
-        trace_step(more_shared_than_query_heads, batch=1, sequence_length=8, attention="eager")
+        traced_run(more_shared_than_query_heads, TraceChoices(batch=1, sequence_length=8, attention="eager"))
     assert caught.value.reason.code is ReasonCode.TRACE_UNSUPPORTED
 
 

@@ -7,40 +7,19 @@ second creation conflicts. Only fields that are stable since Kubernetes 1.19 are
 from __future__ import annotations
 
 import math
-import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.launcher.pod_parts import (
-    Manifest,
-    check_run_directory,
-    common_spec,
-    container_security,
-    cpus,
-    data_path,
-    literal,
-    mebibytes,
-    mount,
-    pod_security,
-    refused,
-    run_path,
-    runs_read,
-    secret,
-    source,
-    toleration,
-    volume,
-    without_nothing,
-)
+from frenzy.adapters.k8s.launcher import pod_parts as parts
+from frenzy.adapters.k8s.launcher.pod_parts import Manifest
 from frenzy.adapters.k8s.pod_overlay import with_overlays
 from frenzy.adapters.k8s.pod_rules import (
-    HOME,
     HOME_VOLUME,
     LAUNCHER_MOUNT,
     LAUNCHER_VOLUME,
     OWN_MOUNTS,
-    RUNS_VOLUME,
     SHM_VOLUME,
     TMP_VOLUME,
     PodRules,
@@ -52,7 +31,6 @@ from frenzy.core.values.launch import LaunchSpec
 from frenzy.core.values.units import MIB
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
-TERMINATION_LOG: Final = "/dev/termination-log"
 _TRAINER: Final = ("-m", "frenzy.trainer.launch")
 # In the image of a script, that may lack the package, the launcher is a folder that an init container of ours writes.
 _COPYING: Final = ("-m", "frenzy.trainer.launch.copy_launcher")
@@ -69,7 +47,7 @@ def pods_of(spec: LaunchSpec, rules: PodRules, checkpoint_rate: float | None = N
     Raises PermanentError when the run directory is on no volume of the pods, for a secret that pods
     cannot refer to, for an image that a job may not name, or for more nodes than a pod group of Kueue may have.
     """
-    check_run_directory(spec, rules)
+    parts.check_run_directory(spec, rules)
     _check_pod_group(spec, rules)
     graces = (replace(rules, stop_grace_s=_grace_s(spec, rules, each, checkpoint_rate)) for each in spec.gpus_per_node)
     pods = (_pod(spec, its_rules, node_rank) for node_rank, its_rules in enumerate(graces))
@@ -118,7 +96,7 @@ def _check_pod_group(spec: LaunchSpec, rules: PodRules) -> None:
     """Kueue never admits a group with too many pods that differ, and says so in an event alone."""
     num_pods = len(spec.placement.allocations)
     if rules.kueue_queue is not None and num_pods > _KUEUE_ROLES:
-        raise refused(
+        raise parts.refused(
             f"The job is placed on {num_pods} nodes, and a pod group of Kueue may be on {_KUEUE_ROLES} at most.",
             "Limit it with constraints.max_gpus, or leave kueue_queue out of the pod rules.",
         )
@@ -134,17 +112,17 @@ def _kueue_annotations(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
 
 def _pod_spec(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
     given: Manifest = {
-        **common_spec(rules),
+        **parts.common_spec(rules),
         "runtimeClassName": rules.runtime_class,
         "nodeSelector": dict(rules.node_selector),
         "affinity": {"nodeAffinity": _node_affinity(spec, node_rank)},
-        "tolerations": [toleration(each) for each in rules.all_tolerations],
-        "securityContext": pod_security(rules),
+        "tolerations": [parts.toleration(each) for each in rules.all_tolerations],
+        "securityContext": parts.pod_security(rules),
         "initContainers": [_copying(spec, rules, node_rank)] if _image_of_script(spec) else [],
         "containers": [_container(spec, rules, node_rank)],
-        "volumes": [*_own_volumes(spec, rules, node_rank), *(volume(each) for each in rules.volumes)],
+        "volumes": list(_volumes(spec, rules, node_rank)),
     }
-    return without_nothing(given)
+    return parts.without_nothing(given)
 
 
 def _node_affinity(spec: LaunchSpec, node_rank: int) -> Manifest:
@@ -163,23 +141,15 @@ def _node_affinity(spec: LaunchSpec, node_rank: int) -> Manifest:
 
 
 def _container(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
-    launcher = _TRAINER if _image_of_script(spec) is None else (_COPY,)
-    arguments = ("--run-dir", spec.run_dir, "--attempt", str(spec.attempt), "--node-rank", str(node_rank))
-    given: Manifest = {
-        "name": labels.CONTAINER,
-        "image": _image(spec, rules),
-        "imagePullPolicy": rules.image_pull_policy.value,
-        "command": [literal(each) for each in (*rules.python, *launcher)],
-        "args": [literal(each) for each in arguments],
-        "env": list(_environment(spec, rules)),
-        "envFrom": [{"secretRef": {"name": each}} for each in rules.env_from_secrets],
-        "resources": _resources(spec, rules, node_rank, devices=_devices(spec, node_rank)),
-        "volumeMounts": [*_own_mounts(spec, rules), *(mount(each) for each in rules.volumes)],
-        "securityContext": container_security(rules),
-        "terminationMessagePath": TERMINATION_LOG,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    return without_nothing(given)
+    return parts.main_container(
+        rules,
+        _image(spec, rules),
+        _TRAINER if _image_of_script(spec) is None else (_COPY,),
+        arguments=("--run-dir", spec.run_dir, "--attempt", str(spec.attempt), "--node-rank", str(node_rank)),
+        environment=_environment(spec, rules),
+        resources=_resources(spec, rules, node_rank, devices=_devices(spec, node_rank)),
+        mounts=_own_mounts(spec, rules),
+    )
 
 
 def _image(spec: LaunchSpec, rules: PodRules) -> str:
@@ -190,7 +160,7 @@ def _image(spec: LaunchSpec, rules: PodRules) -> str:
     if not rules.allows_image(image):
         allowed = ", ".join(rules.workload_images) or "none"
         detail = f"workload.image {image!r} is not among the workload_images of the pod rules ({allowed})."
-        raise refused(detail, "Leave workload.image out, or ask the administrator to allow it.")
+        raise parts.refused(detail, "Leave workload.image out, or ask the administrator to allow it.")
     return image
 
 
@@ -208,11 +178,11 @@ def _copying(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
         "name": labels.COPYING_CONTAINER,
         "image": rules.image,
         "imagePullPolicy": rules.image_pull_policy.value,
-        "command": [literal(each) for each in (*rules.python, *_COPYING)],
+        "command": [parts.literal(each) for each in (*rules.python, *_COPYING)],
         "args": [_COPY],
         "resources": _resources(spec, rules, node_rank, devices={}),
         "volumeMounts": [{"name": LAUNCHER_VOLUME, "mountPath": LAUNCHER_MOUNT}],
-        "securityContext": container_security(rules),
+        "securityContext": parts.container_security(rules),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
@@ -237,18 +207,18 @@ def _resources(spec: LaunchSpec, rules: PodRules, node_rank: int, *, devices: Ma
     """What the scheduler of GPUs counted on. Host memory cannot be given back, hence the limit is the request."""
     num_gpus = spec.gpus_per_node[node_rank]
     planned = spec.plan.memory.host_bytes_of(num_gpus)
-    memory = mebibytes(planned + num_gpus * rules.host_bytes_per_gpu(spec.gpu))
+    memory = parts.mebibytes(planned + num_gpus * rules.host_bytes_per_gpu(spec.gpu))
     return {
         "requests": {
-            "cpu": cpus(num_gpus * rules.cpus_per_gpu),
+            "cpu": parts.cpus(num_gpus * rules.cpus_per_gpu),
             "memory": memory,
-            "ephemeral-storage": mebibytes(rules.requested_disk_bytes),
+            "ephemeral-storage": parts.mebibytes(rules.requested_disk_bytes),
             **devices,
         },
         "limits": {
-            "cpu": cpus(num_gpus * rules.cpu_limit_per_gpu),
+            "cpu": parts.cpus(num_gpus * rules.cpu_limit_per_gpu),
             "memory": memory,
-            "ephemeral-storage": mebibytes(rules.ephemeral_storage_bytes),
+            "ephemeral-storage": parts.mebibytes(rules.ephemeral_storage_bytes),
             **devices,
         },
     }
@@ -258,16 +228,7 @@ def _resources(spec: LaunchSpec, rules: PodRules, node_rank: int, *, devices: Ma
 
 
 def _environment(spec: LaunchSpec, rules: PodRules) -> Iterator[Manifest]:
-    """Ours last and once each: neither rules nor job can put another in their place."""
-    fixed = _fixed_environment(spec, rules)
-    values = {**_default_environment(spec, rules), **rules.env, **spec.job.env, **fixed}
-    for name, value in values.items():
-        if name not in spec.job.secrets:
-            yield {"name": name, "value": literal(value)}
-    for name, reference in spec.job.secrets.items():
-        if name in fixed:
-            raise refused(f"The secret {name} has the name of a variable of the trainer.", "Choose another name.")
-        yield from secret(name, reference, rules)
+    yield from parts.environment(spec, rules, _default_environment(spec, rules), _fixed_environment(spec, rules))
     yield {"name": "FRENZY_NODE_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
@@ -289,13 +250,10 @@ def _fixed_environment(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
     return {
         "DS_ACCELERATOR": "cuda",
         **(virtual if spec.gpu.kind is DeviceKind.VIRTUAL else {}),
-        "HOME": HOME,
-        "TMPDIR": OWN_MOUNTS[TMP_VOLUME],
-        # torch asks for the user's name, which no file in the image may know
-        "USER": labels.MANAGER,
+        **parts.OWN_VARIABLES,
         "FRENZY_RUN_KEY": spec.run_key,
         "FRENZY_ATTEMPT": str(spec.attempt),
-        "FRENZY_TERMINATION_LOG": TERMINATION_LOG,
+        "FRENZY_TERMINATION_LOG": parts.TERMINATION_LOG,
         "FRENZY_STOP_GRACE_S": f"{rules.stop_grace_s:g}",
         "FRENZY_STARTUP_S": f"{rules.startup_s:g}",
         "FRENZY_COLLECTIVE_TIMEOUT_S": f"{rules.collective_timeout_s:g}",
@@ -306,16 +264,14 @@ def _fixed_environment(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
 # volumes
 
 
-def _own_volumes(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Iterator[Manifest]:
+def _volumes(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Iterator[Manifest]:
     shm_bytes = spec.gpus_per_node[node_rank] * rules.shm_per_gpu_bytes
-    yield {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(shm_bytes)}}
+    yield {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": parts.mebibytes(shm_bytes)}}
     for name in (TMP_VOLUME, HOME_VOLUME):
-        yield {"name": name, "emptyDir": {"sizeLimit": mebibytes(rules.ephemeral_storage_bytes)}}
+        yield parts.empty_folder(name, rules.ephemeral_storage_bytes)
     if _image_of_script(spec):
-        yield {"name": LAUNCHER_VOLUME, "emptyDir": {"sizeLimit": mebibytes(_COPY_BYTES)}}
-    runs = rules.run_directory
-    if runs is not None and run_path(spec) is not None:
-        yield {"name": RUNS_VOLUME, **source(claim=runs.claim, host_path=runs.host_path)}
+        yield parts.empty_folder(LAUNCHER_VOLUME, _COPY_BYTES)
+    yield from parts.given_volumes(spec, rules)
 
 
 def _own_mounts(spec: LaunchSpec, rules: PodRules) -> Iterator[Manifest]:
@@ -329,13 +285,10 @@ def _own_mounts(spec: LaunchSpec, rules: PodRules) -> Iterator[Manifest]:
         yield {"name": name, "mountPath": place}
     if _image_of_script(spec):
         yield {"name": LAUNCHER_VOLUME, "mountPath": LAUNCHER_MOUNT, "readOnly": True}
-    path = run_path(spec)
-    if rules.run_directory is not None and path is not None:
-        top = posixpath.normpath(rules.run_directory.mount_path)
-        yield {"name": RUNS_VOLUME, "mountPath": path, "subPath": posixpath.relpath(path, top)}
-        read = {*runs_read(spec), *((data_path(spec),) if spec.prepared is not None else ())}
-        for each in sorted(read - {volume.mount_path for volume in rules.volumes}):
-            yield {"name": RUNS_VOLUME, "mountPath": each, "subPath": posixpath.relpath(each, top), "readOnly": True}
+    path = parts.run_path(spec)
+    if path is not None:
+        data = () if spec.prepared is None else (parts.data_path(spec),)
+        yield from parts.run_mounts(rules, written=(path,), read=(*parts.runs_read(spec), *data))
 
 
 def _node(spec: LaunchSpec, node_rank: int) -> Node | None:

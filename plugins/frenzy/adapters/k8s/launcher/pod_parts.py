@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from frenzy.adapters.k8s.pod_rules import PodRules, Toleration, Volume
+from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.pod_rules import HOME, OWN_MOUNTS, RUNS_VOLUME, TMP_VOLUME, PodRules, Toleration, Volume
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.job_environment import kubernetes_secret_of
@@ -18,6 +19,9 @@ from frenzy.core.values.units import MIB
 Manifest = dict[str, Any]
 
 LOCAL_SCHEME: Final = "file://"
+TERMINATION_LOG: Final = "/dev/termination-log"
+# torch asks for the user's name, which no file in the image may know.
+OWN_VARIABLES: Final = {"HOME": HOME, "TMPDIR": OWN_MOUNTS[TMP_VOLUME], "USER": labels.MANAGER}
 # Beyond the workers' own grace, so that their last files get out before the kubelet kills them.
 _GRACE_BEYOND_S: Final = 15
 # Where Kubernetes would put in another variable's value; doubled, it leaves the text alone.
@@ -69,6 +73,70 @@ def container_security(rules: PodRules) -> Manifest:
     }
 
 
+def main_container(
+    rules: PodRules,
+    image: str,
+    command: Iterable[str],
+    *,
+    arguments: Iterable[str],
+    environment: Iterable[Manifest],
+    resources: Manifest,
+    mounts: Iterable[Manifest],
+) -> Manifest:
+    """The container that does the pod's work. command: what Python is to run."""
+    given: Manifest = {
+        "name": labels.CONTAINER,
+        "image": image,
+        "imagePullPolicy": rules.image_pull_policy.value,
+        "command": [literal(each) for each in (*rules.python, *command)],
+        "args": [literal(each) for each in arguments],
+        "env": list(environment),
+        "envFrom": [{"secretRef": {"name": each}} for each in rules.env_from_secrets],
+        "resources": resources,
+        "volumeMounts": [*mounts, *(_mount(each) for each in rules.volumes)],
+        "securityContext": container_security(rules),
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return without_nothing(given)
+
+
+def environment(
+    spec: OfRun, rules: PodRules, defaults: Mapping[str, str], fixed: Mapping[str, str]
+) -> Iterator[Manifest]:
+    """Ours, ``fixed``, last and once each: neither rules nor job can put another in their place."""
+    for name, value in {**defaults, **rules.env, **spec.job.env, **fixed}.items():
+        if name not in spec.job.secrets:
+            yield {"name": name, "value": literal(value)}
+    for name, reference in spec.job.secrets.items():
+        if name in fixed:
+            raise refused(f"The secret {name} has the name of a variable of the trainer.", "Choose another name.")
+        yield from _secret(name, reference, rules)
+
+
+def empty_folder(name: str, num_bytes: int) -> Manifest:
+    return {"name": name, "emptyDir": {"sizeLimit": mebibytes(num_bytes)}}
+
+
+def given_volumes(spec: OfRun, rules: PodRules) -> Iterator[Manifest]:
+    """The run directory's, where that is a path, and those of the rules."""
+    runs = rules.run_directory
+    if runs is not None and run_path(spec) is not None:
+        yield {"name": RUNS_VOLUME, **_source(claim=runs.claim, host_path=runs.host_path)}
+    yield from (_volume(each) for each in rules.volumes)
+
+
+def run_mounts(rules: PodRules, *, written: Iterable[str], read: Iterable[str]) -> Iterator[Manifest]:
+    """Folders of the run directory's volume. read: without the right to write, and unless the rules mount them."""
+    if rules.run_directory is None:
+        return
+    top = posixpath.normpath(rules.run_directory.mount_path)
+    for each in written:
+        yield {"name": RUNS_VOLUME, "mountPath": each, "subPath": posixpath.relpath(each, top)}
+    for each in sorted({*read} - {volume.mount_path for volume in rules.volumes}):
+        yield {"name": RUNS_VOLUME, "mountPath": each, "subPath": posixpath.relpath(each, top), "readOnly": True}
+
+
 def toleration(toleration: Toleration) -> Manifest:
     return without_nothing(
         {
@@ -89,7 +157,7 @@ def cpus(cpus: float) -> str:
     return f"{math.ceil(cpus * 1000)}m"
 
 
-def secret(name: str, reference: str, rules: PodRules) -> Iterator[Manifest]:
+def _secret(name: str, reference: str, rules: PodRules) -> Iterator[Manifest]:
     """The job's secret as a reference. A variable of Airflow's own environment would have to be written out."""
     found = kubernetes_secret_of(reference)
     if found is not None:
@@ -107,21 +175,21 @@ def literal(text: str) -> str:
     return _EXPANSION.sub("$$(", text)
 
 
-def volume(volume: Volume) -> Manifest:
+def _volume(volume: Volume) -> Manifest:
     if volume.config_map is not None:
         return {"name": volume.name, "configMap": {"name": volume.config_map}}
     if volume.secret is not None:
         return {"name": volume.name, "secret": {"secretName": volume.secret}}
-    return {"name": volume.name, **source(claim=volume.claim, host_path=volume.host_path)}
+    return {"name": volume.name, **_source(claim=volume.claim, host_path=volume.host_path)}
 
 
-def source(*, claim: str | None, host_path: str | None) -> Manifest:
+def _source(*, claim: str | None, host_path: str | None) -> Manifest:
     if claim is not None:
         return {"persistentVolumeClaim": {"claimName": claim}}
     return {"hostPath": {"path": host_path}}
 
 
-def mount(volume: Volume) -> Manifest:
+def _mount(volume: Volume) -> Manifest:
     given = {"name": volume.name, "mountPath": volume.mount_path, "subPath": volume.sub_path}
     return without_nothing({**given, "readOnly": True if volume.read_only else None})
 

@@ -6,37 +6,23 @@ the same rules.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.launcher.pod_parts import (
-    Manifest,
-    check_run_directory,
-    common_spec,
-    container_security,
-    cpus,
-    data_path,
-    literal,
-    mebibytes,
-    mount,
-    pod_security,
-    refused,
-    run_path,
-    runs_read,
-    secret,
-    source,
-    toleration,
-    volume,
-    without_nothing,
-)
+from frenzy.adapters.k8s.launcher import pod_parts as parts
+from frenzy.adapters.k8s.launcher.pod_parts import Manifest
 from frenzy.adapters.k8s.pod_overlay import with_overlays_of_all
-from frenzy.adapters.k8s.pod_rules import HOME, HOME_VOLUME, OWN_MOUNTS, RUNS_VOLUME, TMP_VOLUME, PodRules
+from frenzy.adapters.k8s.pod_rules import HOME_VOLUME, OWN_MOUNTS, TMP_VOLUME, PodRules
 from frenzy.core.values.prepared_data import PreparingSpec
 
 _MODULE: Final = ("-m", "frenzy.trainer.prepare_data")
-_TERMINATION_LOG: Final = "/dev/termination-log"
+_FIXED: Final = {
+    "DS_ACCELERATOR": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    **parts.OWN_VARIABLES,
+    "FRENZY_TERMINATION_LOG": parts.TERMINATION_LOG,
+}
 _MOUNTS: Final = {name: OWN_MOUNTS[name] for name in (TMP_VOLUME, HOME_VOLUME)}
 
 
@@ -45,12 +31,12 @@ def preparing_pod(spec: PreparingSpec, rules: PodRules, rank: int = 0) -> Manife
 
     Raises PermanentError when the run directory is on no volume of the pods, and for secrets that pods cannot refer to.
     """
-    check_run_directory(spec, rules)
+    parts.check_run_directory(spec, rules)
     helper = {labels.PREPARING_RANK: str(rank)} if rank else {}
     pod: Manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": without_nothing(
+        "metadata": parts.without_nothing(
             {
                 "name": labels.name_part(f"frenzy-{spec.run_key}-p{spec.number}{f'-{rank}' if rank else ''}"),
                 "namespace": rules.namespace,
@@ -66,14 +52,17 @@ def preparing_pod(spec: PreparingSpec, rules: PodRules, rank: int = 0) -> Manife
 def _pod_spec(spec: PreparingSpec, rules: PodRules, rank: int) -> Manifest:
     selector = rules.node_selector if rules.preparing_node_selector is None else rules.preparing_node_selector
     given: Manifest = {
-        **common_spec(rules),
+        **parts.common_spec(rules),
         "nodeSelector": {**selector, **_architecture(rules)},
-        "tolerations": [toleration(each) for each in rules.tolerations],
-        "securityContext": pod_security(rules),
+        "tolerations": [parts.toleration(each) for each in rules.tolerations],
+        "securityContext": parts.pod_security(rules),
         "containers": [_container(spec, rules, rank)],
-        "volumes": [*_own_volumes(spec, rules), *(volume(each) for each in rules.volumes)],
+        "volumes": [
+            *(parts.empty_folder(name, rules.ephemeral_storage_bytes) for name in _MOUNTS),
+            *parts.given_volumes(spec, rules),
+        ],
     }
-    return without_nothing(given)
+    return parts.without_nothing(given)
 
 
 def _architecture(rules: PodRules) -> Mapping[str, str]:
@@ -83,70 +72,33 @@ def _architecture(rules: PodRules) -> Mapping[str, str]:
 
 def _container(spec: PreparingSpec, rules: PodRules, rank: int) -> Manifest:
     share = ("--rank", str(rank), "--count", str(rules.preparing_pods)) if rules.preparing_pods > 1 else ()
-    given: Manifest = {
-        "name": labels.CONTAINER,
-        "image": rules.image,
-        "imagePullPolicy": rules.image_pull_policy.value,
-        "command": [literal(each) for each in (*rules.python, *_MODULE)],
-        "args": [literal(each) for each in ("--request", spec.request, *share)],
-        "env": list(_environment(spec, rules)),
-        "envFrom": [{"secretRef": {"name": each}} for each in rules.env_from_secrets],
-        "resources": _resources(rules),
-        "volumeMounts": [*_own_mounts(spec, rules), *(mount(each) for each in rules.volumes)],
-        "securityContext": container_security(rules),
-        "terminationMessagePath": _TERMINATION_LOG,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    return without_nothing(given)
+    return parts.main_container(
+        rules,
+        rules.image,
+        _MODULE,
+        arguments=("--request", spec.request, *share),
+        environment=parts.environment(spec, rules, {"OMP_NUM_THREADS": "1"}, _FIXED),
+        resources=_resources(rules),
+        mounts=_own_mounts(spec, rules),
+    )
 
 
 def _resources(rules: PodRules) -> Manifest:
     """No limit of CPUs: the tokenizer uses what is idle."""
-    memory = mebibytes(rules.preparing_memory_bytes)
+    memory = parts.mebibytes(rules.preparing_memory_bytes)
     return {
         "requests": {
-            "cpu": cpus(rules.preparing_cpus),
+            "cpu": parts.cpus(rules.preparing_cpus),
             "memory": memory,
-            "ephemeral-storage": mebibytes(rules.requested_disk_bytes),
+            "ephemeral-storage": parts.mebibytes(rules.requested_disk_bytes),
         },
-        "limits": {"memory": memory, "ephemeral-storage": mebibytes(rules.ephemeral_storage_bytes)},
+        "limits": {"memory": memory, "ephemeral-storage": parts.mebibytes(rules.ephemeral_storage_bytes)},
     }
-
-
-def _environment(spec: PreparingSpec, rules: PodRules) -> Iterator[Manifest]:
-    """Ours last and once each, as for workers."""
-    fixed = {
-        "DS_ACCELERATOR": "cpu",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HOME": HOME,
-        "TMPDIR": OWN_MOUNTS[TMP_VOLUME],
-        "USER": labels.MANAGER,
-        "FRENZY_TERMINATION_LOG": _TERMINATION_LOG,
-    }
-    for name, value in {"OMP_NUM_THREADS": "1", **rules.env, **spec.job.env, **fixed}.items():
-        if name not in spec.job.secrets:
-            yield {"name": name, "value": literal(value)}
-    for name, reference in spec.job.secrets.items():
-        if name in fixed:
-            raise refused(f"The secret {name} has the name of a variable of the trainer.", "Choose another name.")
-        yield from secret(name, reference, rules)
-
-
-def _own_volumes(spec: PreparingSpec, rules: PodRules) -> Iterator[Manifest]:
-    for name in _MOUNTS:
-        yield {"name": name, "emptyDir": {"sizeLimit": mebibytes(rules.ephemeral_storage_bytes)}}
-    runs = rules.run_directory
-    if runs is not None and run_path(spec) is not None:
-        yield {"name": RUNS_VOLUME, **source(claim=runs.claim, host_path=runs.host_path)}
 
 
 def _own_mounts(spec: PreparingSpec, rules: PodRules) -> Iterator[Manifest]:
     for name, place in _MOUNTS.items():
         yield {"name": name, "mountPath": place}
-    path = run_path(spec)
-    if rules.run_directory is not None and path is not None:
-        top = posixpath.normpath(rules.run_directory.mount_path)
-        for each in (path, data_path(spec)):
-            yield {"name": RUNS_VOLUME, "mountPath": each, "subPath": posixpath.relpath(each, top)}
-        for each in sorted({*runs_read(spec)} - {volume.mount_path for volume in rules.volumes}):
-            yield {"name": RUNS_VOLUME, "mountPath": each, "subPath": posixpath.relpath(each, top), "readOnly": True}
+    path = parts.run_path(spec)
+    if path is not None:
+        yield from parts.run_mounts(rules, written=(path, parts.data_path(spec)), read=parts.runs_read(spec))
