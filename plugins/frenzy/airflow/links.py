@@ -38,9 +38,9 @@ _ALL: Final = (
 _WITH_WORKERS: Final = (LaunchOperator, _POD_LAUNCH, MonitorOperator, DecideOperator)
 
 
-def _tab(page: str, identity: RunIdentity) -> str:
+def _tab(identity: RunIdentity) -> str:
     run = f"/dags/{quote(identity.dag_id, safe='')}/runs/{quote(identity.run_id, safe='')}"
-    return f"{run}/plugin/frenzy_{page}"
+    return f"{run}/plugin/frenzy_training"
 
 
 def _plans(identity: RunIdentity) -> str:
@@ -66,7 +66,7 @@ class RunLink(BaseOperatorLink):
 def run_links() -> list[RunLink]:
     """All of them, for the plugin."""
     return [
-        RunLink("Training", lambda run: _tab("training", run), _ALL),
+        RunLink("Training", _tab, _ALL),
         RunLink("Plans", _plans, _ALL),
         RunLink("Worker log", lambda run: endpoints.logs(run.run_key).path, _WITH_WORKERS),
         RunLink("Model", lambda run: endpoints.models(run_key=run.run_key).path, [PublishOperator]),

@@ -28,21 +28,19 @@ class FormField:
     """One parameter of the form: ``Param(default, description=..., **schema)``.
 
     path: (section, field), or (field,) at the top level. schema: JSON schema with ``title`` and
-    ``section``. has_default False: the user must fill it in.
+    ``section``.
     """
 
     name: str
     path: tuple[str, ...]
-    has_default: bool
     default: Any
     description: str
     schema: Mapping[str, Any]
 
 
-def job_params(defaults: TrainingJob | None = None) -> tuple[FormField, ...]:
-    """The form's fields in the specification's order; filled in from ``defaults`` where given."""
-    filled = {} if defaults is None else job_to_params(defaults)
-    return tuple(_form_field(path, section, field, filled) for path, section, field in _flat_fields())
+def job_params() -> tuple[FormField, ...]:
+    """The form's fields in the specification's order."""
+    return tuple(_form_field(path, section, field) for path, section, field in _flat_fields())
 
 
 def job_to_params(job: TrainingJob) -> dict[str, Any]:
@@ -89,10 +87,10 @@ def _flat_fields() -> tuple[tuple[tuple[str, ...], str, Schema], ...]:
     )
 
 
-def _form_field(path: tuple[str, ...], section: str, field: Schema, filled: Mapping[str, Any]) -> FormField:
+def _form_field(path: tuple[str, ...], section: str, field: Schema) -> FormField:
     name = SEPARATOR.join(path)
     schema = {key: each for key, each in field.items() if key not in ("description", "default")}
-    default = filled.get(name, field.get("default"))
+    default = field.get("default")
     if kind_of(field) != "string":
         schema.pop("examples", None)
     if path[-1] in _LONG_TEXTS:
@@ -102,7 +100,6 @@ def _form_field(path: tuple[str, ...], section: str, field: Schema, filled: Mapp
     return FormField(
         name=name,
         path=path,
-        has_default=name in filled or "default" in field,
         default=default,
         description=field["description"],
         schema=schema | {"title": path[-1].replace("_", " ").capitalize(), "section": section},

@@ -99,13 +99,13 @@ def reconcile_dag() -> DAG:
 sweep_dag = reconcile_dag  # its name in copies of dags/frenzy_sweep.py that an earlier `frenzy init` made
 
 
-def request_parse(loader: Path, bundle: str = JOBS_BUNDLE) -> None:
+def request_parse(loader: Path) -> None:
     """Ask the DAG processor to parse ``loader`` next. For the API server's process only."""
     from airflow.models.dagbag import DagPriorityParsingRequest
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        session.merge(DagPriorityParsingRequest(bundle_name=bundle, relative_fileloc=loader.name))
+        session.merge(DagPriorityParsingRequest(bundle_name=JOBS_BUNDLE, relative_fileloc=loader.name))
 
 
 def _specs_in(folder: Path) -> list[Path]:

@@ -25,7 +25,7 @@ from frenzy.core.runs.protocol import JobDraft, SubmitJob, SubmittedJob
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import TrainingJob
 
-DAG_TIMEOUT_S: Final = 120.0
+_DAG_TIMEOUT_S: Final = 120.0
 SILENCE_S: Final = 5.0
 _POLL_S: Final = 0.3
 
@@ -66,7 +66,7 @@ def submit_spec(
     refusal = _refusal(api, spec.text, tell) if plans_first else None
     if not trigger or refusal is not None:
         return Started(job=job, run_id=None, refusal=refusal)
-    wait_for_dag(api, job.dag_id, spec.job, timeout_s=DAG_TIMEOUT_S, tell=tell)
+    wait_for_dag(api, job.dag_id, spec.job, tell=tell)
     return Started(job=job, run_id=trigger_run(api, job.dag_id, {}))
 
 
@@ -84,7 +84,7 @@ def _refusal(api: Api, text: str, tell: Tell) -> Reason | None:
     return None if draft.num_fitting else draft.reason
 
 
-def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, timeout_s: float, tell: Tell) -> None:
+def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, tell: Tell) -> None:
     """Until Airflow has parsed the DAG of this very spec, which stands in its documentation."""
     began_s = told_s = time.monotonic()
     shown = shown_yaml(spec)
@@ -92,8 +92,8 @@ def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, timeout_s: float, 
         now_s = time.monotonic()
         if job_from_yaml(api.ask(endpoints.job(spec.name))) != spec:
             raise _replaced(spec.name)
-        if now_s - began_s > timeout_s:
-            raise _never_appeared(api, dag_id, timeout_s)
+        if now_s - began_s > _DAG_TIMEOUT_S:
+            raise _never_appeared(api, dag_id)
         if now_s - told_s >= SILENCE_S:
             told_s = now_s
             tell(f"Airflow is reading the job's DAG, for {now_s - began_s:.0f} s.")
@@ -147,7 +147,7 @@ def _replaced(name: str) -> PermanentError:
     return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
 
-def _never_appeared(api: Api, dag_id: str, timeout_s: float) -> Exception:
+def _never_appeared(api: Api, dag_id: str) -> Exception:
     errors = api.ask(airflow_call("GET", "/importErrors?limit=20")).get("import_errors", [])
     messages = "; ".join(f"{each['filename']}: {str(each['stack_trace']).strip().splitlines()[-1]}" for each in errors)
     if messages:
@@ -156,7 +156,7 @@ def _never_appeared(api: Api, dag_id: str, timeout_s: float) -> Exception:
         )
     reason = Reason(
         code=ReasonCode.API_REFUSED,
-        detail=f"The job is stored, but its DAG {dag_id} did not appear within {timeout_s:.0f} s.",
+        detail=f"The job is stored, but its DAG {dag_id} did not appear within {_DAG_TIMEOUT_S:.0f} s.",
         remedy="See that the DAG processor runs (frenzy up --status), then trigger the DAG in Airflow.",
     )
     return TemporaryError(reason, retry_after_s=5.0)

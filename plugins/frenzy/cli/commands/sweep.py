@@ -19,7 +19,7 @@ from frenzy.adapters.spec.yaml_core import dump_yaml, load_yaml
 from frenzy.api import endpoints
 from frenzy.cli.commands.outputs import outcome_of
 from frenzy.cli.commands.server import Api, connect
-from frenzy.cli.commands.submission import DAG_TIMEOUT_S, SILENCE_S, dag_run_state, trigger_run, wait_for_dag
+from frenzy.cli.commands.submission import SILENCE_S, dag_run_state, trigger_run, wait_for_dag
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.error_text import FAILED
 from frenzy.cli.render.tables import Grid, grid
@@ -103,7 +103,7 @@ def _started(api: Api, chosen: Sequence[tuple[Combination, SpecFile]]) -> tuple[
     runs: list[SweepRun] = []
     try:
         for (combination, spec), job in zip(chosen, jobs, strict=True):
-            wait_for_dag(api, job.dag_id, spec.job, timeout_s=DAG_TIMEOUT_S, tell=err().print)
+            wait_for_dag(api, job.dag_id, spec.job, tell=err().print)
             run_id = trigger_run(api, job.dag_id, {})
             runs.append(SweepRun(job=job.name, values=dict(combination.values), dag_id=job.dag_id, run_id=run_id))
     except (FrenzyError, KeyboardInterrupt):

@@ -215,7 +215,7 @@ def _places(settings: Settings, port: int, passwords: Path) -> dict[str, str]:
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
         "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": home / "logs/dag_processor",
     }
-    if _has_module(_DB_MANAGER_MODULE):
+    if _has_db_manager():
         values["DATABASE__EXTERNAL_DB_MANAGERS"] = DB_MANAGER
     return {"AIRFLOW_HOME": str(home), **{f"AIRFLOW__{name}": str(value) for name, value in values.items()}}
 
@@ -292,8 +292,8 @@ def _process_variables(settings: Settings, base: Mapping[str, str]) -> dict[str,
     }
 
 
-def _has_module(name: str) -> bool:
+def _has_db_manager() -> bool:
     try:
-        return importlib.util.find_spec(name) is not None
+        return importlib.util.find_spec(_DB_MANAGER_MODULE) is not None
     except ModuleNotFoundError:
         return False

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from frenzy.core.values.job import GENERATION_MARK, DataSpec
 from frenzy.trainer.data.conversations import parsed_line
 from frenzy.trainer.data.documents import MOST_CHARACTERS
-from frenzy.trainer.data.encoding import Encoder, TextBatch, TokenBatch
+from frenzy.trainer.data.encoding import Encoder, TextBatch
 from frenzy.trainer.data.source_parts import digest_of
 from frenzy.trainer.outcome import BadInputError, one_line
 
@@ -62,7 +62,7 @@ class ConversationEncoder(Encoder):
     def digest(self) -> str:
         return digest_of(f"{super().digest} {self._template}")
 
-    def encode(self, batch: TextBatch) -> TokenBatch:
+    def _tokens(self, batch: TextBatch) -> list[NDArray[Any]]:
         """The marked tokens of the conversations. Raises BadInputError for one in which no answer is found."""
         lines = [parsed_line(text) for text, _ in batch.texts]
         texts, spans = [], []
@@ -71,16 +71,9 @@ class ConversationEncoder(Encoder):
             texts.append(text)
             spans.append(answers)
         found = [] if self._rust is None else self._rust.encode_batch(texts, add_special_tokens=False)
-        runs = [
+        return [
             self._marked(each, answers, where) for each, answers, (where, _) in zip(found, spans, lines, strict=True)
         ]
-        return TokenBatch(
-            segment=batch.segment,
-            ids=np.concatenate(runs) if runs else np.empty(0, dtype=self.dtype),
-            num_texts=len(texts),
-            num_characters=batch.num_characters,
-            is_last=batch.is_last,
-        )
 
     def _rendered(self, where: str, messages: list[dict[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
         from transformers.utils.chat_template_utils import render_jinja_template

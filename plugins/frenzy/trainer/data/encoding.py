@@ -72,18 +72,22 @@ class Encoder:
 
     def encode(self, batch: TextBatch) -> TokenBatch:
         """The tokens of the batch."""
+        runs = self._tokens(batch)
+        return TokenBatch(
+            segment=batch.segment,
+            ids=np.concatenate(runs) if runs else np.empty(0, dtype=self.dtype),
+            num_texts=len(batch.texts),
+            num_characters=batch.num_characters,
+            is_last=batch.is_last,
+        )
+
+    def _tokens(self, batch: TextBatch) -> list[NDArray[Any]]:
         texts = [text for text, _ in batch.texts]
         runs: list[NDArray[Any]] = []
         end = np.array([self._tokenizer.eos_token_id], dtype=self.dtype)
         for ids, (_, ends) in zip(self._runs(texts), batch.texts, strict=True):
             runs += [ids, end] if ends else [ids]
-        return TokenBatch(
-            segment=batch.segment,
-            ids=np.concatenate(runs) if runs else np.empty(0, dtype=self.dtype),
-            num_texts=len(texts),
-            num_characters=batch.num_characters,
-            is_last=batch.is_last,
-        )
+        return runs
 
     def _runs(self, texts: list[str]) -> Iterator[NDArray[Any]]:
         if self._is_bytes:

@@ -25,14 +25,12 @@ from frenzy.trainer.trace.storages import Operation, StorageLog, run_operation
 class ActivationTrace:
     """Live bytes after each operation, and where the parts of the step begin.
 
-    layer_ends: operations done when each layer's forward pass ends. forward_end: when the loss
-    is there; kept_bytes: held then. head_end: operations done when the backward pass has
-    reached the layers.
+    layer_ends: operations done when each layer's forward pass ends. kept_bytes: held when the loss is there.
+    head_end: operations done when the backward pass has reached the layers.
     """
 
     live_bytes: tuple[int, ...]
     layer_ends: tuple[int, ...]
-    forward_end: int
     head_end: int
     kept_bytes: int
 
@@ -61,12 +59,11 @@ def trace_activations(
     with cuda_choices() if on_cuda else contextlib.nullcontext(), log:
         with _autocast(setting.precision):
             loss = model(input_ids=inputs, labels=inputs).loss
-        forward_end, kept = len(log.operation_ends), log.live_bytes
+        kept = log.live_bytes
         loss.backward()
     return ActivationTrace(
         live_bytes=log.series(),
         layer_ends=tuple(marks[f"layer {index}"] for index in range(num_layers)),
-        forward_end=forward_end,
         head_end=marks["head"],
         kept_bytes=kept,
     )
