@@ -6,14 +6,14 @@ Whoever changes the facts runs a pass, inside the transaction that changed them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from frenzy.app.facts import pauses, scheduling_facts
 from frenzy.app.migration_requests import holding, holdings, request_migration
 from frenzy.app.services import Services, candidates_of, log_event, require_run
 from frenzy.app.states import move
-from frenzy.core.lifecycle.handover import wait_for_leaving
+from frenzy.core.lifecycle.handover import Held, wait_for_leaving
 from frenzy.core.lifecycle.reschedule import memory_move
 from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, QueueEntry, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -37,47 +37,44 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
         if isinstance(action, Resize | Preempt) and request_migration(tx, services, action, actions, now_s)
     ]
     starts = [each for each in actions if isinstance(each, Start) and tx.queue_entry(each.run_key) is not None]
-    granted = _start(tx, services, starts, now_s)
+    granted, waiting = _start(tx, services, starts, now_s)
     done += granted
     holds = [each for each in actions if isinstance(each, Hold) and tx.queue_entry(each.run_key) is not None]
-    _keep_holds(tx, holds, now_s, num_before=len(starts) - len(granted))
+    _keep_holds(tx, holds, waiting, now_s)
     return (*done, *holds)
 
 
-def _start(tx: LedgerTx, services: Services, starts: Sequence[Start], now_s: float) -> list[Start]:
-    """Grant ``starts``, but for those whose GPUs, or quota, jobs that are being moved still hold; those granted."""
-    if not starts:
-        return []
-    held, cluster, policy = holdings(tx), tx.cluster(), services.current_policy
+def _start(
+    tx: LedgerTx, services: Services, starts: Sequence[Start], now_s: float
+) -> tuple[list[Start], dict[str, Reason]]:
+    """Grant ``starts``; those granted, and by run key why others still wait: jobs that are being moved still hold their
+    GPUs, or quota, or the ledger refused their lease.
+    """
     granted: list[Start] = []
+    waiting: dict[str, Reason] = {}
+    if not starts:
+        return granted, waiting
+    held = Held.of(holdings(tx), tx.cluster(), services.current_policy)
     for start in starts:
         job = require_run(tx, start.run_key).job
-        reason = wait_for_leaving(start, queue=job.queue, team=job.team, holdings=held, cluster=cluster, policy=policy)
-        if reason is not None:
-            _keep_waiting(tx, start.run_key, reason)
-            continue
-        attempt = _try_to_grant(tx, services, start, now_s)
-        if attempt is not None:
-            held.append(holding(require_run(tx, start.run_key), attempt))
+        outcome = wait_for_leaving(start, held, queue=job.queue, team=job.team) or _try_to_grant(
+            tx, services, start, now_s
+        )
+        if isinstance(outcome, Reason):
+            waiting[start.run_key] = outcome
+        else:
+            held = held.beside(holding(require_run(tx, start.run_key), outcome))
             granted.append(start)
-    return granted
+    return granted, waiting
 
 
-def _try_to_grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Attempt | None:
+def _try_to_grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Attempt | Reason:
     """A lease that the ledger refuses leaves its run waiting; what else the transaction changed stands."""
     try:
         return _grant(tx, services, start, now_s)
     except LedgerConflict as conflict:
         log.error("The lease of run %s was refused: %s", start.run_key, conflict)
-        _keep_waiting(tx, start.run_key, conflict.reason)
-        return None
-
-
-def _keep_waiting(tx: LedgerTx, run_key: str, reason: Reason) -> None:
-    entry = tx.queue_entry(run_key)
-    assert entry is not None, "the lease comes first; the entry is dropped after it"
-    if entry.hold != reason:
-        tx.put_holds([replace(entry, hold=reason, expected_start_s=None)])
+        return conflict.reason
 
 
 def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Attempt:
@@ -132,16 +129,21 @@ def _with_reason(tx: LedgerTx, run: RunRecord, plan: ResourcePlan, reason: Reaso
     )
 
 
-def _keep_holds(tx: LedgerTx, holds: Sequence[Hold], now_s: float, *, num_before: int) -> None:
-    """Store why each run waits, and from when on it might run, where that has changed."""
+def _keep_holds(tx: LedgerTx, holds: Sequence[Hold], waiting: Mapping[str, Reason], now_s: float) -> None:
+    """Store why each run waits, and from when on it might run, where that has changed.
+
+    waiting: by run key, of those that were to start, which are before all others.
+    """
     hold_of = {each.run_key: each for each in holds}
     holders = {lease.run_key for lease in tx.held_leases()}
     changed = []
     for entry in tx.queue():
         held, hold = entry, hold_of.get(entry.run_key)
         if hold is not None:
-            position = num_before + hold.position
+            position = len(waiting) + hold.position
             held = replace(held, hold=hold.reason, position=position, expected_start_s=hold.expected_start_s)
+        elif entry.run_key in waiting:
+            held = replace(held, hold=waiting[entry.run_key], expected_start_s=None)
         if entry.run_key in holders:
             held = replace(held, hold=Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS))
         if pauses(entry, now_s):  # it waits for what ended its last attempt

@@ -24,7 +24,9 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, require_attempt
 from frenzy.core.runs.ledger import Attempt, JobState
 from frenzy.core.runs.protocol import DirectiveKind, ProgressReport
+from frenzy.core.scheduling import Policy
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.scheduling_facts import SchedulingFacts, Start
 
 MOST_READS = 12
 NUM_NODES = 20
@@ -127,6 +129,30 @@ def test_all_holds_of_a_pass_are_written_by_one_statement(new_world: Callable[[]
             a_pass(services)
         assert verbs.count("UPDATE") == 1
         assert all(each.reason is not None for each in queue_view(services).waiting)
+
+
+def test_all_starts_that_wait_for_jobs_to_leave_are_written_by_one_statement(new_world: Callable[[], Any]) -> None:
+    """Each of thirty is to start on a node that a job is to leave for another."""
+    with new_world() as world:
+        services = filled(world, 30, NUM_NODES)
+        with world.ledger.transaction() as tx:
+            for lease in tx.held_leases():
+                attempt = require_attempt(tx, lease.run_key, 1)
+                tx.put_attempt(replace(attempt, stop_reason=Reason(code=ReasonCode.PREEMPTED), stop_asked_s=1.0))
+        to_start = replace(services, schedule=starts_on_all_nodes)
+        with counted() as verbs:
+            a_pass(to_start)
+        assert verbs.count("UPDATE") == 1
+        reasons = [each.reason for each in queue_view(services).waiting]
+        assert {each and each.code for each in reasons} == {ReasonCode.WAITING_FOR_MOVE}
+
+
+def starts_on_all_nodes(facts: SchedulingFacts, *, now_s: float, policy: Policy) -> tuple[Start, ...]:
+    """For each that waits a start on one of the nodes, of all of its GPUs."""
+    return tuple(
+        Start(run_key=job.run_key, plan=job.plans[0], placement=values.placement(**{f"n{number % NUM_NODES}": 2}))
+        for number, job in enumerate(each for each in facts.queued if each.plans[0].num_gpus == 2)
+    )
 
 
 def test_a_heartbeat_is_two_updates_and_waits_for_no_writer(new_world: Callable[[], Any]) -> None:

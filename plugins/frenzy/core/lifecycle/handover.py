@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from frenzy.core.scheduling.engine.plan_tables import Capacity
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -30,28 +31,44 @@ class Holding:
     is_leaving: bool
 
 
-def wait_for_leaving(
-    start: Start, *, queue: str, team: str, holdings: Sequence[Holding], cluster: Cluster, policy: Policy
-) -> Reason | None:
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What all runs really hold, and what that leaves of the nodes: found once for all starts of a pass."""
+
+    policy: Policy
+    holdings: tuple[Holding, ...]
+    left: FreeCapacity
+
+    @staticmethod
+    def of(holdings: Sequence[Holding], cluster: Cluster, policy: Policy) -> Held:
+        left = Capacity.of(cluster).left_by((policy.need(each.plan), each.placement) for each in holdings)
+        return Held(policy, tuple(holdings), left)
+
+    def beside(self, granted: Holding) -> Held:
+        """With what was granted since."""
+        left = self.left.hold(self.policy.need(granted.plan), granted.placement)
+        return Held(self.policy, (*self.holdings, granted), left)
+
+
+def wait_for_leaving(start: Start, held: Held, *, queue: str, team: str) -> Reason | None:
     """Why ``start``, of a job of ``queue`` and ``team``, waits for jobs that leave; None where it need not."""
-    leaving = [each for each in holdings if each.is_leaving]
+    leaving = [each for each in held.holdings if each.is_leaving]
     if not leaving:
         return None
-    full = _full_nodes(start, holdings, cluster, policy)
-    names = [each.job_name for each in leaving if full & {at.node for at in each.placement.allocations}]
+    full = _full_nodes(start, held)
+    names = [each.job_name for each in leaving if any(at.node in full for at in each.placement.allocations)]
     if names:
         return _until_left(start, names, f"left {', '.join(sorted(full))}")
     wanted = Holding(job_name="", queue=queue, team=team, plan=start.plan, placement=start.placement, is_leaving=False)
-    return _wait_for_quota(start, wanted, holdings, policy)
+    return _wait_for_quota(start, wanted, held.holdings, held.policy)
 
 
-def _full_nodes(start: Start, holdings: Sequence[Holding], cluster: Cluster, policy: Policy) -> set[str]:
+def _full_nodes(start: Start, held: Held) -> set[str]:
     """Nodes that have no room yet for what ``start`` takes there."""
-    room = Capacity.of(cluster).left_by((policy.need(each.plan), each.placement) for each in holdings)
-    need, found = policy.need(start.plan), set[str]()
+    need, found = held.policy.need(start.plan), set[str]()
     for each in start.placement.allocations:
-        gpu_type = room.type_of_node.get(each.node)
-        free = None if gpu_type is None else room.by_type[gpu_type].free[each.node]
+        gpu_type = held.left.type_of_node.get(each.node)
+        free = None if gpu_type is None else held.left.by_type[gpu_type].free[each.node]
         if free is not None and need.gpus_in(free) < each.num_gpus:
             found.add(each.node)
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.core.has_world import facts, node, plan, queue_weights, running, team_quotas
 
-from frenzy.core.lifecycle.handover import Holding, wait_for_leaving
+from frenzy.core.lifecycle.handover import Held, Holding, wait_for_leaving
 from frenzy.core.scheduling import HasPolicy
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota
@@ -25,9 +25,7 @@ def holding(name: str, at: str, num_gpus: int = 2, *, leaving: bool = True, team
 def told(*held: Holding, on: str = "n", policy: HasPolicy | None = None, num_gpus: int = 2) -> str | None:
     wanted = replace(TWO, num_gpus=num_gpus, dp=num_gpus)
     start = Start(run_key="new", plan=wanted, placement=running("new", wanted, (on, num_gpus)).placement)
-    reason = wait_for_leaving(
-        start, queue="a", team="red", holdings=held, cluster=CLUSTER, policy=policy or HasPolicy()
-    )
+    reason = wait_for_leaving(start, Held.of(held, CLUSTER, policy or HasPolicy()), queue="a", team="red")
     assert reason is None or reason.code is ReasonCode.WAITING_FOR_MOVE
     return None if reason is None else reason.sentence
 
