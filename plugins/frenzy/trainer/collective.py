@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeVar
 from torch import distributed
 
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.trainer.stores import is_of_store
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,7 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
 def failure_of(error: Exception | None) -> Failure | None:
     if error is None:
         return None
-    of_storage = isinstance(error, OSError) and error.errno != errno.ENOMEM
-    return Failure(f"{type(error).__name__}: {error}", of_storage)
+    return Failure(f"{type(error).__name__}: {error}", of_storage=is_of_store(error))
 
 
 def from_rank0(work: Callable[[], T]) -> T:

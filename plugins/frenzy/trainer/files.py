@@ -19,11 +19,14 @@ from queue import SimpleQueue
 from typing import IO, Any, Final, TypeVar
 
 from frenzy.core.values.errors import ContractError
+from frenzy.trainer import stores
 
 T = TypeVar("T")
 OnProgress = Callable[[int], None]
 _FILE_SCHEME: Final = "file://"
-_WAITS_S: Final = (0.1, 1.0, 5.0)
+_WAITS_S: Final = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0)
+_SETTLED: Final = (FileNotFoundError, PermissionError)
+_SETTLED_S: Final = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ def exists(place: str) -> bool:
     path = local_path(place)
     if path is not None:
         return path.exists()
-    fs, key = _remote(place)
+    fs, key = stores.opened(place)
     return bool(fs.exists(key))
 
 
@@ -53,7 +56,7 @@ def read_bytes(place: str, *, most_bytes: int | None = None, links: bool = True)
         with path.open("rb") if links else _opened_plain(path) as file:
             found = file.read() if most is None else file.read(most)
     else:
-        fs, key = _remote(place)
+        fs, key = stores.opened(place)
         found = bytes(fs.cat_file(key, end=most))
     if most_bytes is not None and len(found) > most_bytes:
         raise ContractError(f"{place} has more than {most_bytes} bytes")
@@ -93,7 +96,7 @@ def size(place: str) -> int | None:
     try:
         if path is not None:
             return path.stat().st_size
-        fs, key = _remote(place)
+        fs, key = stores.opened(place)
         return int(fs.size(key))
     except FileNotFoundError:
         return None
@@ -105,7 +108,7 @@ def sizes(folder: str) -> dict[str, int]:
     if path is not None:
         found = path.iterdir() if path.is_dir() else ()
         return {each.name: each.lstat().st_size for each in found if each.is_file()}
-    fs, key = _remote(folder)
+    fs, key = stores.opened(folder)
     fs.invalidate_cache(key)
     if not fs.exists(key):
         return {}
@@ -121,7 +124,7 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
     """Bytes [start, stop) of each place, all on one store that is not local, asked for together. Raises OSError."""
     if not ranges:
         return []
-    fs, _ = _remote(ranges[0][0])
+    fs, _ = stores.opened(ranges[0][0])
     places = [str(fs._strip_protocol(place)) for place, _, _ in ranges]
     starts, stops = [start for _, start, _ in ranges], [stop for _, _, stop in ranges]
     found = [bytes(each) for each in fs.cat_ranges(places, starts, stops, on_error="raise")]
@@ -132,11 +135,17 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
 
 
 def patiently(read: Callable[[], T]) -> T:
-    """What ``read`` gives, tried a few times: stores go away for a moment. Raises OSError."""
+    """What ``read`` gives, tried for two minutes: stores go away for a while, and many GPUs wait. Raises OSError.
+
+    What is not there, or not allowed, is tried for a moment only.
+    """
+    began_s = time.monotonic()
     for wait_s in _WAITS_S:
         try:
             return read()
         except OSError as error:
+            if isinstance(error, _SETTLED) and time.monotonic() - began_s > _SETTLED_S:
+                raise
             logger.warning("tried again in %.0f s: %s", wait_s, error)
             time.sleep(wait_s)
     return read()
@@ -177,7 +186,7 @@ def _telling(tell: OnProgress) -> Any:
 
 def download_file(place: str, target: Path, on_progress: OnProgress = lambda _: None) -> None:
     """Copy what is on another store to a local file, told by its bytes."""
-    fs, key = _remote(place)
+    fs, key = stores.opened(place)
     told([partial(_get, fs, key, target)], on_progress)
 
 
@@ -224,7 +233,7 @@ def fetch_folder(place: str, scratch: Path, on_progress: OnProgress = lambda _: 
     path = local_path(place)
     if path is not None:
         return path
-    fs, key = _remote(place)
+    fs, key = stores.opened(place)
     for found in fs.find(key):
         target = scratch / found.removeprefix(key).lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +249,7 @@ def folder_bytes(place: str) -> int:
     """What ``fetch_folder`` would fetch of ``place``."""
     if local_path(place) is not None:
         return 0
-    fs, key = _remote(place)
+    fs, key = stores.opened(place)
     return int(fs.du(key))
 
 
@@ -250,23 +259,16 @@ def remove_file(place: str) -> None:
     if path is not None:
         path.unlink(missing_ok=True)
         return
-    fs, key = _remote(place)
+    fs, key = stores.opened(place)
     if fs.exists(key):
         fs.rm_file(key)
 
 
 def _put(place: str, put: Callable[[Any, str], None]) -> None:
     """``put`` at ``place``, making its folder on the stores that have such a thing."""
-    fs, key = _remote(place)
+    fs, key = stores.opened(place)
     try:
         put(fs, key)
     except FileNotFoundError:
         fs.makedirs(fs._parent(key), exist_ok=True)
         put(fs, key)
-
-
-def _remote(place: str) -> tuple[Any, str]:
-    import fsspec
-
-    fs, key = fsspec.core.url_to_fs(place)
-    return fs, str(key)

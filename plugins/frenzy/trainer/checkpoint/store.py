@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-import fsspec
-
 from frenzy.core.lifecycle.checkpoint_manifest import (
     FROZEN_FILES,
     MANIFEST_NAME,
@@ -30,7 +28,7 @@ from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError
 from frenzy.core.values.run_files import RunPaths
-from frenzy.trainer import files
+from frenzy.trainer import files, stores
 from frenzy.trainer.disk_room import has_room
 from frenzy.trainer.files import OnProgress, put_file
 from frenzy.trainer.heartbeats import counting
@@ -76,7 +74,7 @@ class CheckpointStore:
     """The checkpoints folder of one run."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self._fs, self._root = fsspec.core.url_to_fs(paths.checkpoints_dir)
+        self._fs, self._root = stores.opened(paths.checkpoints_dir)
         self._place = paths.checkpoints_dir
         protocol = self._fs.protocol
         self.is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
@@ -113,13 +111,22 @@ class CheckpointStore:
 
     def _manifest(self, step: int, sizes: Mapping[str, int]) -> CheckpointManifest | None:
         try:
-            text = self._fs.cat_file(f"{self.folder(step)}/{MANIFEST_NAME}") if MANIFEST_NAME in sizes else None
+            text = self._text(f"{self.place(step)}/{MANIFEST_NAME}") if MANIFEST_NAME in sizes else None
             return complete_manifest(text, step, sizes)
         except ContractError as error:
             _skip(step, error.reason.sentence)
         except OSError as error:
+            self._raise_if_away(error)
             _skip(step, f"its manifest cannot be read ({error})")
         return None
+
+    def _text(self, place: str) -> bytes:
+        return files.read_bytes(place) if self.is_local else files.patiently(lambda: files.read_bytes(place))
+
+    def _raise_if_away(self, error: OSError) -> None:
+        """A store that does not answer says nothing of a checkpoint: passing it over would train from further back."""
+        if not self.is_local and not isinstance(error, FileNotFoundError):
+            raise error
 
     def mismatch(
         self, manifest: CheckpointManifest, on_progress: OnProgress = lambda _: None, *, whole: bool = True
@@ -132,6 +139,7 @@ class CheckpointStore:
             try:
                 problem = self._problem(manifest.step, each, on_progress, whole=whole)
             except OSError as error:
+                self._raise_if_away(error)
                 return f"{each.path} cannot be read ({error})"
             if problem is not None:
                 return problem
@@ -140,7 +148,7 @@ class CheckpointStore:
     def _problem(self, step: int, entry: FileEntry, on_progress: OnProgress, *, whole: bool) -> str | None:
         if entry.head_bytes:
             return damage_of(f"{self.place(step)}/{entry.path}", entry, on_progress, only_head=not whole)
-        with self._fs.open(f"{self.folder(step)}/{entry.path}", "rb") as source:
+        with stores.os_errors(), self._fs.open(f"{self.folder(step)}/{entry.path}", "rb") as source:
             is_right = _has_digest(source, entry, on_progress)
         return None if is_right else f"{entry.path} does not have its digest"
 
@@ -280,9 +288,12 @@ def _prepared(
         raise PermanentError(refusal)
     try:
         near = {} if store.is_local or target.zero_stage == 3 else _frozen_near(store, manifest, scratch_dir, tell)
-    except (OSError, ContractError) as error:
-        _skip(manifest.step, f"frozen weights cannot be fetched ({error})")
+    except ContractError as error:
+        _skip(manifest.step, error.reason.sentence)
         return None
+    except OSError as error:
+        logger.warning("every rank reads the frozen weights from the store: %s", error)
+        near = {}
     return PreparedCheckpoint(folder=store.place(manifest.step), manifest=manifest, near=near)
 
 

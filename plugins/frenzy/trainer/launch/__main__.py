@@ -67,10 +67,11 @@ def _refuse(paths: RunPaths, options: argparse.Namespace, detail: str) -> int:
 
 
 def _settle(paths: RunPaths, attempt: int, result: AttemptResult) -> None:
-    files.write_text(paths.result(attempt), codec.dumps(result))
+    """Say how the attempt ended: to the node first, which is always there."""
     place = env.termination_log()
     if place is not None:
         write_termination_message(place, exit_code=result.exit_code, detail=result.detail, last_step=result.last_step)
+    files.patiently(lambda: files.write_text(paths.result(attempt), codec.dumps(result)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files
+
+logger = logging.getLogger("frenzy.trainer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,9 @@ def logs_folder(spec: LaunchSpec, scratch: Path) -> Path:
 
 
 def upload_logs(spec: LaunchSpec, logs: Path) -> None:
-    """Put the logs of ``logs`` into the attempt's folder."""
+    """Put the logs of ``logs`` into the attempt's folder, as far as its store takes them: the attempt has ended."""
     for each in logs.iterdir():
-        files.upload_file(each, f"{RunPaths(spec.run_dir).logs_dir(spec.attempt)}/{each.name}")
+        try:
+            files.upload_file(each, f"{RunPaths(spec.run_dir).logs_dir(spec.attempt)}/{each.name}")
+        except OSError as error:
+            logger.warning("%s stays on its node: %s", each.name, error)

@@ -146,16 +146,20 @@ def _fold(contexts: list[RankContext], ended: Ended, logs: Path) -> AttemptResul
         total_steps=total,
         stopped_early=total < planned,
         resumed_from_step=board.resumed_step(local),
-        checkpoint_step=_newest_checkpoint(context.spec),
+        checkpoint_step=_newest_checkpoint(context.spec, known=board.checkpoint_step(local)),
         final_loss=board.loss(local),
         first_failing_rank=context.rank if ended.first_failing is not None else None,
         detail=detail,
     )
 
 
-def _newest_checkpoint(spec: LaunchSpec) -> int | None:
-    """Step of the newest complete checkpoint: what the store says, not what a dead rank knew."""
-    return max((each.step for each in list_checkpoints(RunPaths(spec.run_dir))), default=None)
+def _newest_checkpoint(spec: LaunchSpec, known: int | None) -> int | None:
+    """Step of the newest complete checkpoint: what the store says; ``known`` to a rank where it does not answer."""
+    try:
+        return max((each.step for each in list_checkpoints(RunPaths(spec.run_dir))), default=None)
+    except OSError as error:
+        logger.warning("checkpoints could not be listed: %s", error)
+        return known
 
 
 def _code_and_detail(context: RankContext, ended: Ended, local: int, logs: Path) -> tuple[int, str]:

@@ -6,6 +6,7 @@ leaves its own result; node 0 waits a moment for one that says more than its own
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Final
 
@@ -15,6 +16,7 @@ from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.outcome import says_little
 
+logger = logging.getLogger("frenzy.trainer")
 _WAIT_S: Final = 15.0
 _POLL_S: Final = 0.25
 _GOOD_CODES: Final = (ExitCode.DONE, ExitCode.CHECKPOINTED)
@@ -25,7 +27,7 @@ def share_failures(spec: LaunchSpec, *, node_rank: int, own: AttemptResult) -> A
     if own.exit_code in _GOOD_CODES:
         return own
     if node_rank > 0:
-        files.write_text(_place(spec, node_rank), codec.dumps(own))
+        _leave(_place(spec, node_rank), own)
         return own
     if says_little(own.exit_code) == 0:
         return own
@@ -39,13 +41,20 @@ def _telling_failure(spec: LaunchSpec) -> AttemptResult | None:
         for node_rank in sorted(waiting):
             try:
                 result = codec.loads(AttemptResult, files.read_text(_place(spec, node_rank)))
-            except FileNotFoundError:
+            except OSError:  # not there yet, or its store is away
                 continue
             if says_little(result.exit_code) == 0:
                 return result
             waiting.discard(node_rank)
         time.sleep(_POLL_S)
     return None
+
+
+def _leave(place: str, own: AttemptResult) -> None:
+    try:
+        files.write_text(place, codec.dumps(own))
+    except OSError as error:
+        logger.warning("other nodes do not hear of this one's failure: %s", error)
 
 
 def _place(spec: LaunchSpec, node_rank: int) -> str:

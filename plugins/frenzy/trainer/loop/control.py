@@ -35,7 +35,7 @@ class ControlFile:
             control = codec.loads(Control, files.read_text(self._place))
         except FileNotFoundError:
             return None
-        except ContractError as error:
+        except (ContractError, OSError, ValueError) as error:  # a store that is away may tell at the next poll
             logger.warning("control.json is ignored: %s", error)
             return None
         return control.reason if control.action is ControlAction.CHECKPOINT_AND_STOP else None

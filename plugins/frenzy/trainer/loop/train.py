@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import distributed
@@ -38,6 +39,8 @@ from frenzy.trainer.model.export import export_model
 from frenzy.trainer.telemetry.device import MemoryReading
 
 logger = logging.getLogger("frenzy.trainer")
+# Nothing comes after an attempt's last checkpoint: it is tried again. The grace of a stop has room for little more.
+_TRIES_AFTER_S: Final = (None, 2.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +109,23 @@ def train(run: Run) -> TrainEnd:
                 _publish(run, saver)
             if end.stop or end.is_due or end.is_last:
                 heartbeats.beat(f"{SAVING} after step", step)
-                _save(run, end, saver, trains_on=not end.stop and not end.is_last)
+                failure = _save(run, end, saver, trains_on=not end.stop and not end.is_last)
             if end.is_last:
                 last = step
                 break
             if end.stop:
-                return TrainEnd(code=ExitCode.CHECKPOINTED, detail="stopped on request after a checkpoint")
+                return TrainEnd(code=ExitCode.CHECKPOINTED, detail=_stopped(step, failure))
     if run.spec.rehearsal is not None:
         return TrainEnd(code=ExitCode.DONE)
     run.board.set_total(run.local_rank, last)
     model_step = _finish(run, last, last_loss, (best.step, *saver.kept_steps))
     return TrainEnd(code=ExitCode.DONE, detail=" ".join(_account(run, last, model_step, best)))
+
+
+def _stopped(step: int, failure: str | None) -> str:
+    if failure is None:
+        return "stopped on request after a checkpoint"
+    return f"stopped on request at step {step}, whose checkpoint could not be written: {failure}"
 
 
 def _account(run: Run, last: int, model_step: int, best: BestSoFar) -> Iterator[str]:
@@ -300,8 +309,11 @@ def _saver(run: Run) -> CheckpointSaver:
     )
 
 
-def _save(run: Run, end: StepEnd, saver: CheckpointSaver, *, trains_on: bool) -> None:
-    """Begin a checkpoint, once the one before is whole; the last one of an attempt is waited for."""
+def _save(run: Run, end: StepEnd, saver: CheckpointSaver, *, trains_on: bool) -> str | None:
+    """Begin a checkpoint, once the one before is whole; the last one of an attempt is waited for, and tried again.
+
+    Returns why the last one is not there.
+    """
     _publish(run, saver)
     _each_callback(run, "on_checkpoint", _context(run, step=end.step, loss=end.loss))
     state = TrainState(
@@ -313,25 +325,32 @@ def _save(run: Run, end: StepEnd, saver: CheckpointSaver, *, trains_on: bool) ->
         kept_before=tuple(step for step in saver.kept_steps if step != end.best.step),
     )
     meanwhile = trains_on and run.spec.job.checkpoint.background
-    with run.device.host_work():
-        saver.begin(state, trains_on=meanwhile)
-    if not meanwhile:
-        _publish(run, saver)
+    failure = None
+    for wait_s in (None,) if trains_on else _TRIES_AFTER_S:
+        if wait_s is not None:
+            time.sleep(wait_s)
+        with run.device.host_work():
+            saver.begin(state, trains_on=meanwhile)
+        failure = None if meanwhile else _publish(run, saver)
+        if failure is None:
+            break
+    return failure
 
 
-def _publish(run: Run, saver: CheckpointSaver) -> None:
-    """Make the checkpoint whole that was begun, if there is one; waits for its files."""
+def _publish(run: Run, saver: CheckpointSaver) -> str | None:
+    """Make the checkpoint whole that was begun, if there is one; waits for its files. Returns why it is not."""
     step = saver.pending_step
     if step is None:
-        return
+        return None
     try:
         with run.device.host_work():
             saver.finish()
     except TemporaryError as error:
         # All ranks come here together; the checkpoint before this one is whole, and the next may be.
         logger.warning("no checkpoint of step %d: %s", step, error)
-        return
+        return error.reason.sentence
     run.board.set_checkpoint(run.local_rank, step)
+    return None
 
 
 def _finish(run: Run, last: int, last_loss: float | None, best_steps: Sequence[int]) -> int:
