@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import postgres
+from tests.config_reader import ConfigReader
 
 # Set to "postgresql" or "sqlite": the database of all Airflows that tests start, but for tests of one database.
 DATABASE_VARIABLE = "FRENZY_TEST_STACK"
@@ -36,6 +37,21 @@ def postgres_database(postgres_server: postgres.Server) -> Iterator[str]:
     url = postgres_server.new_database()
     yield url
     postgres_server.drop(url)
+
+
+@pytest.fixture(scope="session")
+def _config_reader() -> Iterator[ConfigReader]:
+    reader = ConfigReader()
+    yield reader
+    reader.close()
+
+
+@pytest.fixture
+def one_config_reader(_config_reader: ConfigReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process reads the configs of all tests that use this."""
+    from frenzy.adapters import model_config
+
+    monkeypatch.setattr(model_config, "ask", _config_reader.ask)
 
 
 @pytest.fixture(scope="session")

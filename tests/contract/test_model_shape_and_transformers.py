@@ -12,6 +12,8 @@ from frenzy.core.models.shape import SUPPORTED_FAMILIES, model_shape
 from frenzy.core.values.job import ModelSpec
 from frenzy.trainer.model.list_modules import module_tree
 
+pytestmark = pytest.mark.usefixtures("one_config_reader")
+
 COMMON = {
     "hidden_size": 96,
     "num_hidden_layers": 3,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import pytest
 from fastapi import FastAPI, Header, HTTPException
 from fastapi.testclient import TestClient
+from starlette.datastructures import State
 from tests.unit.installation import CONFIG, in_memory_services
 
 from frenzy.app.services import Services
@@ -19,6 +22,9 @@ from frenzy.core.values.codec import decode, dumps
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.web.application import create_app
 from frenzy.web.guards import Action
+from frenzy.web.messages import Act
+from frenzy.web.model_reader import ModelReader
+from frenzy.web.new_job import Drafter
 
 T = TypeVar("T")
 API: Final = "/api/v1"
@@ -103,6 +109,22 @@ class ApiUser:
         return self.ask("POST", "/runs", RunView, registration(**options))
 
 
+@cache
+def made_once() -> FastAPI:
+    return create_app(in_memory_services, person_by_header)
+
+
+def app_over(
+    services: Services, on_act: Callable[[Act], None] = lambda act: None, models: ModelReader | None = None
+) -> FastAPI:
+    """As ``create_app`` makes it. The routes are made once for all tests: that takes longer than most of these."""
+    app = copy(made_once())
+    app.state = State({**app.state._state, "services": lambda: services, "on_act": on_act})
+    app.state.drafter = Drafter(models or ModelReader())
+    app.middleware_stack = None
+    return app
+
+
 @pytest.fixture
 def services() -> Services:
     return in_memory_services()
@@ -110,7 +132,7 @@ def services() -> Services:
 
 @pytest.fixture
 def app(services: Services) -> FastAPI:
-    return create_app(lambda: services, person_by_header)
+    return app_over(services)
 
 
 @pytest.fixture

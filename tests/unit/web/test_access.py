@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from tests.in_memory.ledger import InMemoryLedger
 from tests.in_memory.sources import FixedQueues
 from tests.unit.installation import in_memory_services
-from tests.unit.web.conftest import API, PEOPLE, SERVICE, ApiUser, person_by_header, registration
+from tests.unit.web.conftest import API, PEOPLE, SERVICE, ApiUser, app_over, registration
 
 from frenzy.api.declaration import Endpoint, Need
 from frenzy.api.endpoints import ENDPOINTS
@@ -23,7 +23,6 @@ from frenzy.core.runs.protocol import CancelRun, CleanRun, RunView, SubmitJob, S
 from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, TeamRule
-from frenzy.web.application import create_app
 from frenzy.web.messages import Act
 
 YAML: Final = """
@@ -71,13 +70,7 @@ def acts() -> list[Act]:
 
 @pytest.fixture
 def app(services: Services, acts: list[Act]) -> FastAPI:
-    return create_app(lambda: services, person_by_header, on_act=acts.append)
-
-
-@pytest.fixture
-def http(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app, raise_server_exceptions=False) as client:
-        yield client
+    return app_over(services, on_act=acts.append)
 
 
 Route = Endpoint[..., Any]

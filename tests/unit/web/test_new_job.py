@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from tests.in_memory.sources import FixedQueues
 from tests.unit.installation import CONFIG, in_memory_services
-from tests.unit.web.conftest import ApiUser, person_by_header
+from tests.unit.web.conftest import ApiUser, app_over
 
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.app.services import Services
@@ -26,7 +26,6 @@ from frenzy.core.values.queue_rules import QueueRule, QueueRules
 from frenzy.core.values.sources import SourceRules
 from frenzy.offline import plan_offline
 from frenzy.settings import CHECKOUT, Settings
-from frenzy.web.application import create_app
 from frenzy.web.model_reader import ModelReader
 from frenzy.web.new_job import presets
 
@@ -73,7 +72,7 @@ def services() -> Services:
 
 @pytest.fixture
 def app(services: Services, models: FakeModels) -> FastAPI:
-    return create_app(lambda: services, person_by_header, models=models)
+    return app_over(services, models=models)
 
 
 def drafted(user: ApiUser, text: str = YAML) -> DraftView:
@@ -275,6 +274,7 @@ def test_a_schedule_that_airflow_would_not_take_is_no_job(user: Users) -> None:
     assert user("ada").send("POST", "/jobs", SubmitJob(yaml_text=text)).status_code == 400
 
 
+@pytest.mark.usefixtures("one_config_reader")
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 def test_a_preset_fits_a_server_with_eight_cards(preset: Preset, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)

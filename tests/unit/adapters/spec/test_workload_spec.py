@@ -114,6 +114,7 @@ PREDICTED += ("recipes/classify", "recipes/dpo")
 DECLARED = ("scripts/deepspeed-zero", "scripts/torchrun-ddp")
 
 
+@pytest.mark.usefixtures("one_config_reader")
 @pytest.mark.parametrize("name", [*PREDICTED, *DECLARED])
 def test_the_example_jobs_find_their_scripts_and_have_a_plan_on_the_laptop_cluster(name: str) -> None:
     spec = checked_spec(CHECKOUT / f"include/jobs/{name}.yaml")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.usefixtures("one_config_reader")
+
 Command = Callable[..., object]
 
 
