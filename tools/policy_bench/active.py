@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.plan_tables import rigid_plans
+from frenzy.core.scheduling.engine.job_options import rigid_plans
 from frenzy.core.scheduling.engine.policy_settings import Policy
-from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.scheduling.engine.room import Need, place_in
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 

@@ -18,9 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState, apply_actions
-from frenzy.core.scheduling.engine.entries import is_settled
-from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place_in
+from frenzy.core.scheduling.engine.state import is_settled
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan

@@ -17,9 +17,8 @@ from enum import IntEnum
 from typing import Final
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.engine.plan_tables import Capacity
+from frenzy.core.scheduling.engine.job_options import Capacity
 from frenzy.core.scheduling.engine.room import FreeCapacity
-from frenzy.core.scheduling.engine.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import (
@@ -278,7 +277,7 @@ class _Engine:
         self._push_end(live, plan, now_s + restart_s)
         self._push_movable(job.run_key, job.elasticity, now_s + restart_s, live.attempt)
         # A job that is never moved is started again with any of its plans after a failure.
-        return replace(running_job(job, plan, placement, now_s=now_s, restart_s=restart_s), plans=job.plans)
+        return replace(job.started(plan, placement, now_s=now_s, restart_s=restart_s), plans=job.plans)
 
     def _push_end(self, live: LiveJob, plan: ResourcePlan, ready_s: float) -> None:
         key = live.sim.job.run_key

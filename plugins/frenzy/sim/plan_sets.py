@@ -20,9 +20,8 @@ from typing import Final
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.core.planning.marp import PlanRequest, plan_candidates
-from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import FreeCapacity
+from frenzy.core.scheduling.engine.room import FreeCapacity, place
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Precision

@@ -29,9 +29,8 @@ from pydantic_core import ErrorDetails
 
 from frenzy.adapters.spec.refusals import in_words, one_of, real_errors
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
-from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import FreeCapacity
+from frenzy.core.scheduling.engine.room import FreeCapacity, place
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import GpuType

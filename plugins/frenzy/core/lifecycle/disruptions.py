@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
-from frenzy.core.scheduling.engine.plan_tables import Capacity
+from frenzy.core.scheduling.engine.job_options import Capacity
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.values.cluster import Cluster, NodeAllocation
 from frenzy.core.values.errors import ReasonCode

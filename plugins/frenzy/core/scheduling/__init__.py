@@ -15,9 +15,10 @@ from frenzy.core.scheduling.engine.policy_settings import (
     policy_named,
     with_queues,
 )
-from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
+from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.explain import Explanation, explain
 from frenzy.core.scheduling.schedule import decide, schedule
+from frenzy.core.values.scheduling_facts import apply_actions
 
 __all__ = [
     "POLICIES",

@@ -7,15 +7,14 @@ from dataclasses import replace
 from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic, starts
-from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.left_over import Sweep
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
-from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan
 from frenzy.core.scheduling.reasons.remedies import Trials
-from frenzy.core.values.scheduling_facts import Action, Hold, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Action, Hold, SchedulingFacts, Start, apply_actions
 
 # Of the queue: whose starts are foreseen, and over how many ends of jobs.
 _MAX_FORECASTS = 16
@@ -45,9 +44,7 @@ def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: 
     state = as_state(facts, policy)
     actions, sweep = _decided(state, now_s)
     after = state.after(actions, now_s)
-    promises = sweep.own_promises if isinstance(sweep, starts.StartSweep) else None
-    served = _in_service_order(after, sweep.line)
-    return Decision(state.facts, actions, after, now_s, served, sweep.missed, promises or {}, moves=promises is None)
+    return Decision(state.facts, actions, after, now_s, _in_service_order(after, sweep.line), sweep)
 
 
 def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sweep]:
@@ -99,10 +96,11 @@ def _in_service_order(after: SchedulingState, line: ServiceOrder) -> list[Entry]
 
 def expected_starts(decision: Decision) -> dict[str, float]:
     """When waiting jobs are expected to start, by run key: as promised, else as ends that are expected allow."""
-    if decision.moves:
+    if decision.sweep.moves:
         return {}
-    kept = [each for each in decision.promises.values() if each.is_kept and each.start_s < math.inf]
-    return _played_forward(decision) | {each.entry.run_key: each.start_s for each in kept}
+    promises = decision.sweep.own_promises.values()
+    kept = {each.entry.run_key: each.start_s for each in promises if each.is_kept and each.start_s < math.inf}
+    return _played_forward(decision) | kept
 
 
 def _played_forward(decision: Decision) -> dict[str, float]:

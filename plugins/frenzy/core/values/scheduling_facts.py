@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason
@@ -29,25 +30,24 @@ class Elasticity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedJob:
-    """A run that waits. ``plans`` are its feasible plans, best first for ``objective``.
+class _Job:
+    """What is known of a run, whether it waits or runs.
 
-    ordered: take the first plan that can be placed, not the best by prediction (the ladder's order).
+    plans: what it may run with, best first for ``objective``; of a running one, what it may be moved to.
     excluded_nodes: nodes it must not use again, for example after an attempt failed there.
     work_left: what is left, as multiples of each plan's ``predicted_run_s``; work_done: what was done
     before, likewise. asked_gpus: GPUs a user of a scheduler without plans would ask for, if known.
-    elasticity: None for a job that is never moved. memory_constrained: its memory exceeded the GPUs it had.
+    elasticity: None for a job that is never moved. memory_constrained: its memory exceeded GPUs it had before.
     deadline_s: when it is to have ended.
     """
 
     run_key: str
     job_name: str
-    submitted_s: float
-    plans: tuple[ResourcePlan, ...]
+    submitted_s: float = 0.0
+    plans: tuple[ResourcePlan, ...] = ()
     priority: int = 0
     queue: str = "default"
     team: str = "default"
-    ordered: bool = False
     objective: Objective = Objective.TIME
     excluded_nodes: tuple[str, ...] = ()
     work_left: float = 1.0
@@ -58,35 +58,57 @@ class QueuedJob:
     deadline_s: float | None = None
 
 
+_SHARED: Final = tuple(each.name for each in fields(_Job))
+
+
+def _shared(job: _Job, **changes: object) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in _SHARED} | changes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
+class QueuedJob(_Job):
+    """A run that waits. ordered: take the first plan that can be placed, not the best by prediction (the ladder's)."""
+
+    submitted_s: float
+    plans: tuple[ResourcePlan, ...]
+    ordered: bool = False
+
+    @property
+    def restart_s(self) -> float:
+        """Until its first step, where it goes on from a checkpoint."""
+        return self.elasticity.restart_s if self.elasticity is not None and self.work_done > 0 else 0.0
+
+    def started(
+        self, plan: ResourcePlan, placement: Placement, *, now_s: float, restart_s: float | None = None
+    ) -> RunningJob:
+        """The job once started at ``now_s`` with ``plan``, expected to take as long as predicted.
+
+        restart_s: until its first step, where that is not its own.
+        """
+        restart_s = self.restart_s if restart_s is None else restart_s
+        return RunningJob(
+            **_shared(self, plans=self.plans if self.elasticity else ()),
+            plan=plan,
+            placement=placement,
+            started_s=now_s,
+            expected_end_s=now_s + restart_s + self.work_left * plan.predicted_run_s,
+            ready_s=now_s + restart_s if restart_s else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob(_Job):
     """A run that holds GPUs, also while its workers start or die.
 
-    ready_s: when its steps begin or began, restart behind it; work_left, work_done: as of then, in
-    multiples of each plan's ``predicted_run_s``. plans: what it may be moved to, best first; as
-    ``elasticity``, empty for a job that stays where it is. memory_constrained: its memory exceeded GPUs it had before.
+    ready_s: when its steps begin or began, restart behind it; ``work_left`` and ``work_done`` are as of then.
+    ``elasticity`` is None, and ``plans`` are none, for a job that stays where it is.
     """
 
-    run_key: str
-    job_name: str
     plan: ResourcePlan
     placement: Placement
     started_s: float
     expected_end_s: float | None = None
-    priority: int = 0
-    queue: str = "default"
-    team: str = "default"
-    submitted_s: float = 0.0
     ready_s: float | None = None
-    plans: tuple[ResourcePlan, ...] = ()
-    objective: Objective = Objective.TIME
-    excluded_nodes: tuple[str, ...] = ()
-    work_left: float = 1.0
-    work_done: float = 0.0
-    asked_gpus: int | None = None
-    elasticity: Elasticity | None = None
-    memory_constrained: bool = False
-    deadline_s: float | None = None
 
     def progress(self, now_s: float) -> float:
         """Multiples of ``plan.predicted_run_s`` that were done since ``ready_s``."""
@@ -117,23 +139,14 @@ class RunningJob:
 
     def as_waiting(self, progress: float) -> QueuedJob:
         """The job as it waits once ``progress`` of what was left is done, in multiples of ``plan.predicted_run_s``."""
-        return QueuedJob(
-            run_key=self.run_key,
-            job_name=self.job_name,
-            submitted_s=self.submitted_s,
+        then = _shared(
+            self,
             plans=self.plans or (self.plan,),
-            priority=self.priority,
-            queue=self.queue,
-            team=self.team,
-            objective=self.objective,
-            excluded_nodes=self.excluded_nodes,
             work_left=max(0.0, self.work_left - progress),
             work_done=self.work_done + progress,
-            asked_gpus=self.asked_gpus,
             elasticity=self.elasticity_after(progress),
-            memory_constrained=self.memory_constrained,
-            deadline_s=self.deadline_s,
         )
+        return QueuedJob(**then)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,3 +200,22 @@ class Hold:
 
 
 Action = Start | Resize | Preempt | Hold
+
+
+def apply_actions(facts: SchedulingFacts, actions: Iterable[Action], *, now_s: float) -> SchedulingFacts:
+    """``facts`` once every action happened at ``now_s``; a job that starts again is ready its restart time later."""
+    chosen = {action.run_key: action for action in actions if not isinstance(action, Hold)}
+    active = facts.queued + tuple(job.stopped(now_s) for job in facts.running if job.run_key in chosen)
+    started = started_of(active, chosen, now_s)
+    gone = {job.run_key for job in started}
+    queued = tuple(job for job in active if job.run_key not in gone)
+    kept = tuple(job for job in facts.running if job.run_key not in chosen)
+    return replace(facts, queued=queued, running=(*kept, *started))
+
+
+def started_of(active: Iterable[QueuedJob], chosen: Mapping[str, Action], now_s: float) -> list[RunningJob]:
+    """Those of ``active`` that ``chosen``, by run key, start or start again."""
+    begun = ((job, chosen.get(job.run_key)) for job in active)
+    return [
+        job.started(each.plan, each.placement, now_s=now_s) for job, each in begun if isinstance(each, Start | Resize)
+    ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.unit.core.has_world import facts, held, node, plan, running, started, waiting, where
 
 from frenzy.core.scheduling import FifoPolicy, explain, schedule
-from frenzy.core.scheduling.engine.plan_tables import rigid_plans
+from frenzy.core.scheduling.engine.job_options import rigid_plans
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob

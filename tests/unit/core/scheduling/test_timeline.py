@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, node, plan, running
 
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState
-from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.reservation import Timeline
-from frenzy.core.scheduling.engine.room import FreeOfType, Need
+from frenzy.core.scheduling.engine.left_over import Timeline
+from frenzy.core.scheduling.engine.room import FreeOfType, Need, place
 
 NODES = [node("n1", "v100", 4), node("n2", "v100", 4)]
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, waiting, where
 
 from frenzy.core.scheduling import HasPolicy, schedule
-from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place_in
 from frenzy.core.values.cluster import Cluster, Node, NodeState, Placement
 from frenzy.core.values.scheduling_facts import RunningJob
 

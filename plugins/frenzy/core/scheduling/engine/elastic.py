@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
-from frenzy.core.scheduling.engine.entries import Entry
+from frenzy.core.scheduling.engine.job_options import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Places, Sweep, asked_by
-from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.room import place_in
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import targets
-from frenzy.core.scheduling.engine.state import SchedulingState
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.scheduling.engine.wording import listed
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -30,12 +30,8 @@ _MAX_SWEEPS: Final = 8
 
 def is_elastic(state: SchedulingState) -> bool:
     """Whether the policy moves jobs, and any active one may be moved."""
-    if not isinstance(state.policy, HasPolicy):
-        return False
-    waiting, running = state.waiting, state.running.values()
-    return any(job.elasticity is not None for job in running) or any(
-        each.job.elasticity is not None for each in waiting
-    )
+    active = chain(state.running.values(), (each.job for each in state.waiting))
+    return isinstance(state.policy, HasPolicy) and any(job.elasticity is not None for job in active)
 
 
 def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sweep]:
@@ -135,8 +131,7 @@ def _for(beneficiary: Entry, entry: Entry) -> str:
 
 def _without_beneficiary(state: SchedulingState, line: ServiceOrder, entry: Entry, nodes: Iterable[str]) -> str:
     """A quota or a node that has become smaller than what it holds, or the job for which its GPUs are kept."""
-    assert entry.current is not None, "only a job that runs gives way"
-    gpu_type, num_gpus = entry.current.gpu_type, entry.current.num_gpus
+    gpu_type, num_gpus = entry.held.gpu_type, entry.held.num_gpus
     others = (job for key, job in state.running.items() if key != entry.run_key)
     limit = QuotaUse.of(state.policy, others).exceeded(entry.job, gpu_type, num_gpus)
     if limit is not None:

@@ -14,11 +14,11 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from frenzy.core.scheduling.engine.entries import Entry
-from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
+from frenzy.core.scheduling.engine.job_options import Capacity, RankedPlan
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
+from frenzy.core.scheduling.engine.state import Entry
 from frenzy.core.values.queue_rules import QueueRules
 from frenzy.core.values.scheduling_facts import RunningJob
 
@@ -54,23 +54,12 @@ class Turn(NamedTuple):
     is_due: bool = False
 
 
-class Turns(Protocol):
-    """The turns of one sweep; while they are taken, ``took`` and ``skip_waiting`` say what came of the last."""
-
-    def __iter__(self) -> Iterator[Turn]: ...
-
-    def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
-        """The last turn ended with ``chosen``."""
-        ...
-
-    def skip_waiting(self) -> list[Entry]:
-        """Go on with the next job that holds GPUs; those that are passed over, which wait."""
-        ...
-
-
 @dataclass(slots=True)
 class InOrder:
-    """The turns of a single queue, ``at`` the next entry."""
+    """The turns of a single queue, ``at`` the next entry.
+
+    While they are taken, ``took`` and ``skip_waiting`` say what came of the last.
+    """
 
     entries: list[Entry]
     at: int = 0
@@ -85,6 +74,7 @@ class InOrder:
         """Nobody counts what a single queue holds."""
 
     def skip_waiting(self) -> list[Entry]:
+        """Go on with the next job that holds GPUs; those that are passed over, which wait."""
         begin = self.at
         while self.at < len(self.entries) and self.entries[self.at].current is None:
             self.at += 1
@@ -102,7 +92,7 @@ class _Queue(InOrder):
 
 @dataclass(slots=True)
 class ShareTurns:
-    """The turns of one sweep, queue by queue."""
+    """The turns of one sweep, queue by queue; otherwise as ``InOrder``."""
 
     _queues: dict[str, _Queue]
     _now_s: float
@@ -170,11 +160,13 @@ class ShareTurns:
 
 def _counted(entry: Entry) -> float:
     """Effective GPUs that it holds and that were counted before its turn."""
-    is_kept = not entry.has_moves or entry.is_displaced
-    return entry.current.gpus if entry.current is not None and is_kept else 0.0
+    return entry.held.gpus if entry.is_kept else 0.0
 
 
 def _smallest(entry: Entry) -> float:
     """Effective GPUs of its smallest plan."""
     plans = (*entry.others.plans, entry.current) if entry.current is not None else entry.others.plans
     return min((each.gpus for each in plans), default=math.inf)
+
+
+Turns = InOrder | ShareTurns

@@ -1,17 +1,26 @@
-"""What is left to the jobs whose turn is still to come, in one sweep over all of them, and a record of it."""
+"""What is left to the jobs whose turn is still to come, in one sweep over all of them, and a record of it.
+
+Where nobody moves, a waiting job may be promised when and where it can start if running jobs end as expected.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from typing import ClassVar
 
-from frenzy.core.scheduling.engine.entries import Entry
-from frenzy.core.scheduling.engine.plan_tables import Ask, Capacity, PlanTable, RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
+from frenzy.core.scheduling.engine.job_options import Ask, Capacity, RankedPlan
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need, place
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
+from frenzy.core.scheduling.engine.state import Entry
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.scheduling_facts import RunningJob
 
 Places = Mapping[tuple[str, object], int]
 """How many jobs found a place for a plan that could not be placed for all that took it: (run key, plan id) of a
@@ -32,46 +41,132 @@ class Missed:
     """What a waiting job found when its turn came, and took nothing of.
 
     left: GPUs of each type that no job before it took. kept: those of a type that are kept for one before it. quotas:
-    what counted against them, if there are any.
+    what counted against them.
     """
 
     left: Mapping[str, int]
     kept: Mapping[str, Kept]
-    quotas: QuotaUse | None
+    quotas: QuotaUse
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """``ranked`` for the job of ``entry`` from ``start_s`` on, infinite where that hangs on an end that is not known.
+
+    instead_of: what it could have started at once, and gave up for this. after: names of the jobs whose end it waits
+    for last. at_start: of each of its nodes what is left to others then; of none for a job that waits its turn behind
+    another's promise.
+    """
+
+    entry: Entry
+    ranked: RankedPlan
+    start_s: float
+    instead_of: RankedPlan | None
+    after: tuple[str, ...] = ()
+    at_start: dict[str, Free] = field(default_factory=dict)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether GPUs are kept for it."""
+        return bool(self.at_start)
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.entry.restart_s + self.entry.run_s(self.ranked)
+
+    def begins_after(self, end_s: float) -> bool:
+        """Whether a job that ends at ``end_s`` is gone by the promised start."""
+        return end_s <= self.start_s < math.inf
+
+    def spare(self, now: FreeOfType) -> FreeOfType:
+        """What a job of any length may use of ``now``."""
+        return now.with_free({name: now.free[name].lesser(free) for name, free in self.at_start.items()})
+
+    def narrow(self, need: Need, placement: Placement, sign: int) -> None:
+        """A job that lasts beyond the start holds ``placement`` for ``need`` (1), or no longer does (-1)."""
+        for each in placement.allocations:
+            if each.node in self.at_start:
+                self.at_start[each.node] = self.at_start[each.node].plus(need.on_node(each.num_gpus), -sign)
+
+
+class Timeline:
+    """How the room of one GPU type grows as its jobs end. A job past its expected end may end at any moment.
+
+    before: the room now. ends: expected ends with their jobs, in order; infinite where they are not known.
+    """
+
+    def __init__(
+        self, before: FreeOfType, ends: Sequence[tuple[float, RunningJob]], now_s: float, policy: Policy
+    ) -> None:
+        self._before, self._policy = before, policy
+        grouped = groupby(ends, key=lambda end: max(now_s, end[0]))
+        found = [(time_s, [job for _, job in each]) for time_s, each in grouped]
+        self._times, self._jobs = [time_s for time_s, _ in found], [jobs for _, jobs in found]
+        freed = accumulate(sum(job.plan.num_gpus for job in jobs) for jobs in self._jobs)
+        self._at_most = [before.idle_gpus + num_gpus for num_gpus in freed]
+
+    def soonest(self, num_gpus: int) -> float:
+        """A time before which ``num_gpus`` cannot be idle; infinite if they never are."""
+        at = bisect_left(self._at_most, num_gpus)
+        return self._times[at] if at < len(self._times) else math.inf
+
+    def earliest(self, need: Need) -> tuple[float, tuple[str, ...], FreeOfType, Placement] | None:
+        """The first expected end by which ``need`` fits, whose it is, the room then, and where; fitting is monotone."""
+        first, last = bisect_left(self._at_most, need.num_gpus), len(self._times) - 1
+        if first > last:
+            return None
+        fits = bisect_left(range(first, last), True, key=lambda at: place(self._room(at), need) is not None)
+        at = first + fits
+        room = self._room(at)
+        placement = place(room, need)
+        if placement is None:
+            return None
+        return self._times[at], tuple(sorted(job.job_name for job in self._jobs[at])), room, placement
+
+    def _room(self, at: int) -> FreeOfType:
+        changed: dict[str, Free] = {}
+        for jobs in self._jobs[: at + 1]:
+            for job in jobs:
+                need = self._policy.need(job.plan)
+                for each in job.placement.allocations:
+                    before = changed.get(each.node, self._before.free.get(each.node))
+                    if before is not None:
+                        changed[each.node] = before.plus(need.on_node(each.num_gpus))
+        return self._before.with_free(changed)
 
 
 @dataclass(slots=True)
 class Sweep:
     """Capacity in the course of one sweep.
 
-    left: GPUs that no entry earlier in line has; idle: of these, held by nobody. disturbance_s: what it is worth
-    not to make another job move, beside what that one loses. places: for how many there are any, of a plan that
-    earlier sweeps could not place for all. quotas: GPUs claimed against them, if there are any. reserved: GPU types
-    of which some are kept for a job that must not be overtaken. allowance: effective GPUs that the job whose turn
-    it is may have.
-    missed: of each waiting job that took nothing, by run key. _placed: how many of ``places`` are taken.
-    _full: asks of which nothing fits into ``left``; emptied whenever ``left`` grows.
+    moves: whether jobs may be moved. left: GPUs that no entry earlier in line has; idle: of these, held by nobody.
+    quotas: GPUs claimed against them. places: for how many there are any, of a plan that earlier sweeps could not
+    place for all. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
+    effective GPUs that the job whose turn it is may have. missed: of each waiting job that took nothing, by run key;
+    own_promises: what it is promised. _placed: how many of ``places`` are taken. _full: asks of which nothing fits
+    into ``left``; emptied whenever ``left`` grows.
     """
 
+    moves: ClassVar[bool] = True
     policy: BackfillPolicy
     capacity: Capacity
     line: ServiceOrder
     left: dict[str, int]
     idle: dict[str, int]
-    quotas: QuotaUse | None
+    quotas: QuotaUse
     places: Places = field(default_factory=dict)
-    disturbance_s: float = field(init=False)
     effective: float = field(init=False)
+    _has_quotas: bool = field(init=False)
     allowance: float = math.inf
     reserved: dict[str, Kept] = field(default_factory=dict)
     missed: dict[str, Missed] = field(default_factory=dict)
+    own_promises: dict[str, Promise] = field(default_factory=dict)
     _placed: Counter[tuple[str, object]] = field(default_factory=Counter)
     _turn: Missed | None = None
     _full: set[Ask] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.disturbance_s = self.policy.disturbance * self.line.restart_s
-        self.effective = self.capacity.effective
+        self.effective, self._has_quotas = self.capacity.effective, bool(self.quotas.rules)
 
     def take(self, entry: Entry, ranked: RankedPlan) -> None:
         """``entry`` has ``ranked``; GPUs of nodes that take no new work are no capacity."""
@@ -83,8 +178,7 @@ class Sweep:
         self._full.clear()
 
     def _keep(self, entry: Entry, ranked: RankedPlan, sign: int) -> None:
-        if self.quotas is not None:
-            self.quotas.add(entry.job, ranked.gpu_type, sign * ranked.num_gpus)
+        self.quotas.add(entry.job, ranked.gpu_type, sign * ranked.num_gpus)
         if self.places and ranked is not entry.current:
             self._placed[asked_by(entry, ranked)] += sign
         num_gpus = entry.num_held if ranked is entry.current else ranked.num_gpus
@@ -95,21 +189,13 @@ class Sweep:
     def passed(self, entries: Iterable[Entry]) -> None:
         """Waiting ``entries`` have their turn now and take nothing."""
         if self._turn is None:
-            left, kept = self.found()
-            self._turn = Missed(left, kept, self.quotas.after() if self.quotas is not None else None)
+            self._turn = Missed(*self.found(), self.quotas.after())
         for entry in entries:
             self.missed[entry.run_key] = self._turn
 
     def found(self) -> tuple[dict[str, int], dict[str, Kept]]:
         """What is left to a job that has its turn now, and what is kept."""
         return dict(self.left), dict(self.reserved)
-
-    def keeps_before_borrowing(self) -> bool:
-        """Whether a due job that its queue's right does not allow for has GPUs kept at its turn.
-
-        Not where jobs move: others give GPUs up later in the sweep, which then may start it after all.
-        """
-        return False
 
     def has_place(self, entry: Entry, ranked: RankedPlan) -> bool:
         """Whether a plan for which GPUs enough are left may be placed, as far as that is known before all is."""
@@ -138,6 +224,7 @@ class Sweep:
         it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
         """
         possible: list[RankedPlan] = []
+        # Not by ``possible_of``: in a long queue almost all end at the first.
         for ranked in entry.others.plans:
             if self.capacity.fits_empty(ranked.need) and self.may_have(entry, ranked):
                 if ranked.gpu_type in self.reserved:
@@ -152,9 +239,10 @@ class Sweep:
         self.left[nearest.gpu_type] = left - kept
         self._turn = None
 
-    def possible_of(self, table: PlanTable) -> list[RankedPlan]:
-        """What of ``table`` would fit if nothing ran."""
-        return [each for each in table.plans if self.capacity.fits_empty(each.need)]
+    def possible_of(self, entry: Entry) -> list[RankedPlan]:
+        """What would fit if nothing ran, and it may have."""
+        fits, plans = self.capacity.fits_empty, entry.others.plans
+        return [each for each in plans if fits(each.need) and self.may_have(entry, each)]
 
     def is_full(self, ask: Ask) -> bool:
         """Whether nothing of ``ask`` fits into what is left."""
@@ -168,15 +256,15 @@ class Sweep:
         return True
 
     @property
-    def num_full(self) -> int:
-        """How many asks are known of which nothing fits."""
-        return len(self._full)
+    def is_full_for_all(self) -> bool:
+        """Whether nothing fits of what any waiting job asks."""
+        return len(self._full) >= self.line.num_asks
 
     def may_have(self, entry: Entry, ranked: RankedPlan) -> bool:
         """Whether neither a quota nor its queue's share forbids ``ranked``."""
         if ranked.gpus > self.allowance:
             return False
-        return self.quotas is None or self.quotas.exceeded(entry.job, ranked.gpu_type, ranked.num_gpus) is None
+        return not self._has_quotas or self.quotas.exceeded(entry.job, ranked.gpu_type, ranked.num_gpus) is None
 
 
 def asked_by(entry: Entry, ranked: RankedPlan) -> tuple[str, object]:

@@ -33,9 +33,8 @@ class QuotaUse:
     def of(policy: Policy, running: Iterable[RunningJob]) -> QuotaUse:
         """What ``running`` hold."""
         use = QuotaUse(policy.numbers.queues)
-        if use.rules:
-            for job in running:
-                use.add(job, job.plan.gpu_type, job.plan.num_gpus)
+        for job in running if use.rules else ():
+            use.add(job, job.plan.gpu_type, job.plan.num_gpus)
         return use
 
     def add(self, job: Job, gpu_type: str, num_gpus: int) -> None:
@@ -56,7 +55,7 @@ class QuotaUse:
     def exceeded(self, job: Job, gpu_type: str, num_gpus: int) -> Limit | None:
         """The limit that ``job`` would break with ``num_gpus`` more; the one that lacks most, None if none."""
         broken = self.broken(job, gpu_type, num_gpus)
-        return max(broken, key=lambda each: self._held[each] - each.num_gpus, default=None)
+        return max(broken, key=lambda each: self._held[each] - each.num_gpus) if broken else None
 
     def broken(self, job: Job, gpu_type: str, num_gpus: int) -> list[Limit]:
         """All limits that ``job`` would break with ``num_gpus`` more."""

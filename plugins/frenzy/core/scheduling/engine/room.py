@@ -1,16 +1,15 @@
-"""Free capacity as an immutable index: per GPU type, nodes bucketed by their idle GPUs.
+"""Free capacity as an immutable index, by GPU type and idle GPUs of a node; and where in it a plan goes.
 
-``hold`` and ``release`` return a new value; the result
-always equals a rebuild from the same facts (tested).
+Steps return a new value, which always equals one made anew from the same facts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from frenzy.core.values.cluster import Cluster, Node, NodeState, Placement
+from frenzy.core.values.cluster import Cluster, Node, NodeAllocation, NodeState, Placement
 
 
 class Free(NamedTuple):
@@ -20,8 +19,13 @@ class Free(NamedTuple):
     host_bytes: int
     millicpus: int
 
+    def plus(self, other: Free, sign: int = 1) -> Free:
+        """The sum, or with ``sign`` -1 the difference."""
+        return Free(self[0] + sign * other[0], self[1] + sign * other[1], self[2] + sign * other[2])
 
-_Operation = Callable[[Free, Free], Free]
+    def lesser(self, other: Free) -> Free:
+        """The smaller of each capacity."""
+        return Free(min(self[0], other[0]), min(self[1], other[1]), min(self[2], other[2]))
 
 
 class Need(NamedTuple):
@@ -67,11 +71,11 @@ class Need(NamedTuple):
 Domains = tuple[tuple[tuple[str, ...], ...], ...]
 
 
-def full_capacity(node: Node) -> Free:
+def _full_capacity(node: Node) -> Free:
     return Free(node.num_usable, node.host_memory_bytes, round(node.num_cpus * 1000))
 
 
-def domains_of(nodes: Collection[Node]) -> Domains:
+def _domains_of(nodes: Collection[Node]) -> Domains:
     """What several of ``nodes``, in the order of their names and of one GPU type, are part of, but not all of them."""
     levels: dict[int, dict[tuple[str, ...], list[str]]] = {}
     for node in nodes:
@@ -89,7 +93,7 @@ class FreeOfType:
     """Free capacity of all nodes of one GPU type.
 
     free: of every node, also of those that take no new work; negative where more is held than
-    the node has. by_idle[i]: names of the ready nodes with i idle GPUs, ascending. domains: as of ``domains_of``.
+    the node has. by_idle[i]: names of the ready nodes with i idle GPUs, ascending. domains: as of ``_domains_of``.
     """
 
     free: Mapping[str, Free]
@@ -108,10 +112,6 @@ class FreeOfType:
         by_idle = tuple(tuple(buckets.get(idle, ())) for idle in range(max(buckets, default=0) + 1))
         idle_gpus = sum(idle * len(names) for idle, names in enumerate(by_idle))
         return FreeOfType(free, not_ready, by_idle, idle_gpus, domains)
-
-    def idle_on(self, names: Iterable[str]) -> int:
-        """Idle GPUs of the nodes called ``names`` that take new work."""
-        return sum(max(0, self.free[name].num_gpus) for name in names if name not in self.not_ready)
 
     def part(self, names: Iterable[str]) -> FreeOfType:
         """What is free on the nodes called ``names`` alone."""
@@ -138,9 +138,9 @@ class FreeCapacity:
         return FreeCapacity(
             {
                 gpu_type: FreeOfType.of(
-                    {node.name: full_capacity(node) for node in nodes},
+                    {node.name: _full_capacity(node) for node in nodes},
                     frozenset(node.name for node in nodes if node.state is not NodeState.READY),
-                    domains_of(nodes),
+                    _domains_of(nodes),
                 )
                 for gpu_type, nodes in names.items()
             },
@@ -149,11 +149,11 @@ class FreeCapacity:
 
     def hold(self, need: Need, placement: Placement) -> FreeCapacity:
         """What is free once ``placement`` is held for ``need``."""
-        return self.changed([(need, placement)], minus)
+        return self.changed([(need, placement)], -1)
 
     def release(self, need: Need, placement: Placement) -> FreeCapacity:
         """What is free once ``placement`` no longer is held for ``need``."""
-        return self.changed([(need, placement)], plus)
+        return self.changed([(need, placement)], 1)
 
     def idle_gpus(self, gpu_type: str) -> int:
         """Idle GPUs of ``gpu_type`` on ready nodes; 0 for a type the cluster does not have."""
@@ -165,8 +165,8 @@ class FreeCapacity:
         types = (self.type_of_node.get(each.node) for each in placement.allocations)
         return list(dict.fromkeys(each for each in types if each is not None))
 
-    def changed(self, held: Iterable[tuple[Need, Placement]], operation: _Operation) -> FreeCapacity:
-        """What is free once each need holds its placement (``minus``), or holds it no more (``plus``)."""
+    def changed(self, held: Iterable[tuple[Need, Placement]], sign: int) -> FreeCapacity:
+        """What is free once each need holds its placement (-1), or holds it no more (1)."""
         changed: dict[str, dict[str, Free]] = {}
         for need, placement in held:
             for each in placement.allocations:
@@ -174,19 +174,74 @@ class FreeCapacity:
                 if gpu_type is not None:
                     on_type = changed.setdefault(gpu_type, {})
                     before = on_type.get(each.node) or self.by_type[gpu_type].free[each.node]
-                    on_type[each.node] = operation(before, need.on_node(each.num_gpus))
+                    on_type[each.node] = before.plus(need.on_node(each.num_gpus), sign)
         by_type = {gpu_type: self.by_type[gpu_type].with_free(free) for gpu_type, free in changed.items()}
         return FreeCapacity({**self.by_type, **by_type}, self.type_of_node)
 
 
-def minus(left: Free, right: Free) -> Free:
-    return Free(left[0] - right[0], left[1] - right[1], left[2] - right[2])
+def place(room: FreeOfType, need: Need) -> Placement | None:
+    """The placement of ``need`` in ``room``, or None when there is none.
+
+    One node is preferred, and of those the one with the fewest idle GPUs that suffice, so that
+    odd single GPUs go first and whole nodes stay whole. Over several nodes: as few as possible, and of those
+    within the narrowest domain of the topology that has so few, of such domains in the one with the fewest idle GPUs.
+    Ties go to the first name. Tensor-parallel groups are never split. Whenever some placement
+    of whole groups exists, one is found.
+    """
+    if need.num_gpus > room.idle_gpus:
+        return None
+    alone = _best_fit(room, need, need.num_gpus, ())
+    if alone is not None:
+        return Placement(allocations=(NodeAllocation(node=alone, num_gpus=need.num_gpus),))
+    return _near_each_other(room, need)
 
 
-def plus(left: Free, right: Free) -> Free:
-    return Free(left[0] + right[0], left[1] + right[1], left[2] + right[2])
+def place_in(room: FreeCapacity, need: Need) -> Placement | None:
+    """The same among the nodes of ``need``'s GPU type; None, too, where the cluster does not have that type."""
+    on_type = room.by_type.get(need.gpu_type)
+    return None if on_type is None else place(on_type, need)
 
 
-def lesser(left: Free, right: Free) -> Free:
-    """The smaller of each capacity."""
-    return Free(min(left[0], right[0]), min(left[1], right[1]), min(left[2], right[2]))
+def usable_gpus(room: FreeOfType, need: Need) -> dict[str, int]:
+    """GPUs ``need`` could use on each ready node where that is more than none."""
+    usable: dict[str, int] = {}
+    for names in reversed(room.by_idle):
+        for name in names:
+            num_gpus = need.gpus_in(room.free[name])
+            if num_gpus > 0 and name not in need.excluded_nodes:
+                usable[name] = num_gpus
+    return usable
+
+
+def _near_each_other(room: FreeOfType, need: Need) -> Placement | None:
+    anywhere = _on_fewest_nodes(room, need)
+    if anywhere is None:
+        return None
+    for level in room.domains:
+        for part in sorted(map(room.part, level), key=lambda part: part.idle_gpus):
+            placement = _on_fewest_nodes(part, need)
+            if placement is not None and len(placement.allocations) == len(anywhere.allocations):
+                return placement
+    return anywhere
+
+
+def _on_fewest_nodes(room: FreeOfType, need: Need) -> Placement | None:
+    """The nodes of which most GPUs can be used, whole; the last one as full as it gets."""
+    taken: dict[str, int] = {}
+    missing = need.num_gpus
+    for name, usable in sorted(usable_gpus(room, need).items(), key=lambda each: (-each[1], each[0])):
+        if usable >= missing:
+            taken[_best_fit(room, need, missing, taken) or name] = missing
+            return Placement(allocations=tuple(NodeAllocation(node=at, num_gpus=num) for at, num in taken.items()))
+        taken[name] = usable
+        missing -= usable
+    return None
+
+
+def _best_fit(room: FreeOfType, need: Need, num_gpus: int, taken: Container[str]) -> str | None:
+    """The node with the fewest idle GPUs on which ``num_gpus`` can be used, of those that are not ``taken``."""
+    for names in room.by_idle[num_gpus:]:
+        for name in names:
+            if need.gpus_in(room.free[name]) >= num_gpus and name not in taken and name not in need.excluded_nodes:
+                return name
+    return None

@@ -1,4 +1,10 @@
-"""The entries of a decision in the order they are served."""
+"""The entries of a decision in the order they are served; and what a deadline does to it.
+
+A deadline is at risk when the time until it is less than ``deadline_slack`` times what the job would take with the
+plan that uses GPUs best, or has; the earliest deadline comes first. It cannot be met when the job's fastest plan
+would take longer than there is time. Then the job is served as one without. Plans that it could never have, for
+want of room on any node or by a quota, are not counted.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,15 @@ import math
 import statistics
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Final, NamedTuple
 
-from frenzy.core.scheduling.engine.deadlines import with_deadline
-from frenzy.core.scheduling.engine.entries import Entry, running_entry
-from frenzy.core.scheduling.engine.state import SchedulingState
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
+from frenzy.core.scheduling.engine.wording import about
+from frenzy.core.values.scheduling_facts import RunningJob
+
+# Before any time of submission; what is added to it keeps its order.
+_FIRST_S: Final = -1e10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class ServiceOrder:
         holders: dict[str, list[Entry]] = {}
         kept: list[Entry] = []
         for entry in entries:
-            if entry.current is not None and (entry.is_fixed or not entry.has_moves or entry.is_displaced):
+            if entry.is_fixed or entry.is_kept:
                 kept.append(entry)
             elif entry.current is not None:
                 holders.setdefault(entry.current.gpu_type, []).append(entry)
@@ -60,17 +71,82 @@ def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> l
     Short jobs go before long ones that came at about the same time, and none is overtaken for ever. moves: whether
     running jobs have a turn, too.
     """
-    running, tables, capacity, policy = state.running, state.tables, state.capacity, state.policy.numbers
-    entries = [each for each in state.waiting if each.run_key not in running]
+    entries = state.startable
     if moves:
-        entries += [running_entry(job, now_s, tables, capacity, policy) for job in running.values()]
+        entries += [state.running_entry(job, now_s) for job in state.running.values()]
     else:
         # Where jobs move, ``swap`` has served these already.
         entries = [each._replace(first_s=-math.inf) if each.job.memory_constrained else each for each in entries]
-    if any(entry.job.deadline_s is not None for entry in entries):
-        entries = [entry if entry.job.deadline_s is None else with_deadline(state, entry, now_s) for entry in entries]
+    entries = [each if each.job.deadline_s is None else _with_deadline(state, each, now_s) for each in entries]
     # By ``place``: sorts are stable, and need no tuples, which the collector would look through.
     entries.sort(key=attrgetter("run_key"))
     entries.sort(key=attrgetter("first_s"))
     entries.sort(key=attrgetter("job.priority"), reverse=True)
     return entries
+
+
+class _Deadline(NamedTuple):
+    """What a deadline means to a job. left_s: time until it. fastest_s: seconds to the job's end with the fastest of
+    what it has or could ever have, restart included; infinite where that is nothing.
+    """
+
+    left_s: float
+    fastest_s: float
+    is_at_risk: bool
+
+    @property
+    def is_lost(self) -> bool:
+        return self.fastest_s > self.left_s
+
+
+def _deadline(state: SchedulingState, entry: Entry, now_s: float) -> _Deadline | None:
+    if entry.job.deadline_s is None:
+        return None
+    possible, current, left_s = state.possible(entry), entry.current, entry.job.deadline_s - now_s
+    moved_s = min((entry.run_s(each) + entry.restart_s for each in possible), default=math.inf)
+    fastest_s = moved_s if current is None else min(moved_s, entry.run_s(current))
+    usual = current or min(possible, key=lambda each: each.unit_s * each.gpus, default=None)
+    is_at_risk = usual is not None and state.policy.numbers.deadline_slack * entry.run_s(usual) > left_s
+    return _Deadline(left_s, fastest_s, is_at_risk)
+
+
+def _with_deadline(state: SchedulingState, entry: Entry, now_s: float) -> Entry:
+    """``entry`` as its deadline makes it at ``now_s``: what it must be done by, and served first if that is at risk."""
+    found, deadline_s = _deadline(state, entry, now_s), entry.job.deadline_s
+    if found is None or deadline_s is None or found.is_lost:
+        return entry
+    # A ladder of plans is climbed in its own order, however late it is.
+    by_s = math.inf if entry.in_order else found.left_s
+    first_s = min(entry.first_s, _FIRST_S + deadline_s) if found.is_at_risk else entry.first_s
+    return entry._replace(by_s=by_s, first_s=first_s)
+
+
+def lost_sentence(state: SchedulingState, entry: Entry, now_s: float) -> str | None:
+    """That the deadline of a waiting job cannot be met any more; None if it can, or there is none."""
+    found = _deadline(state, entry, now_s)
+    if found is None or not found.is_lost:
+        return None
+    when = f"is in {about(found.left_s)}" if found.left_s > 0 else f"was {about(-found.left_s)} ago"
+    fastest_s = found.fastest_s
+    takes = f"its fastest plan takes {about(fastest_s)}" if fastest_s < math.inf else "it has no plan that could run"
+    return f"Its deadline {when} and cannot be met: {takes}; it is served as a job without one."
+
+
+def deadline_sentence(state: SchedulingState, entry: Entry, now_s: float) -> str | None:
+    """What the deadline of a waiting job does for it; None where that is nothing, or its reason says it."""
+    found = _deadline(state, entry, now_s)
+    if found is None or found.is_lost or not isinstance(state.policy, BackfillPolicy):
+        return None
+    if found.is_at_risk:
+        return f"Its deadline in {about(found.left_s)} is at risk: it is served before others of its priority."
+    return f"Its deadline in {about(found.left_s)} is not at risk yet: it waits in its usual place."
+
+
+def running_sentence(job: RunningJob, now_s: float) -> str | None:
+    """Whether a running job is expected to meet its deadline, if it has one and its end can be foreseen."""
+    if job.deadline_s is None or job.expected_end_s is None:
+        return None
+    spare_s = job.deadline_s - max(now_s, job.expected_end_s)
+    if spare_s >= 0:
+        return f"It is expected to meet its deadline, {about(spare_s)} before it."
+    return f"It is expected to miss its deadline by {about(-spare_s)}."

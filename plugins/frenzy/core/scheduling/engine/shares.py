@@ -19,14 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import InOrder, ShareTurns, Turn, Turns
+from frenzy.core.scheduling.engine.job_options import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Places, Sweep
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
-from frenzy.core.scheduling.engine.state import SchedulingState
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 
 Served = tuple[Entry, RankedPlan | None]
 
@@ -41,13 +40,12 @@ def targets(
     places: for how many there are any, of what earlier sweeps could not place for all.
     """
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    quotas = QuotaUse(policy.queues) if policy.queues else None
+    quotas = QuotaUse(policy.queues)
     sweep = Sweep(policy, state.capacity, line, dict(state.capacity.num_gpus), idle, quotas, places)
     held: dict[str, float] = {}
     for entry in line.kept:
-        assert entry.current is not None
-        sweep.take(entry, entry.current)
-        held[entry.job.queue] = held.get(entry.job.queue, 0.0) + entry.current.gpus
+        sweep.take(entry, entry.held)
+        held[entry.job.queue] = held.get(entry.job.queue, 0.0) + entry.held.gpus
     return serve(sweep, held), sweep
 
 
@@ -60,7 +58,7 @@ def serve(sweep: Sweep, held: Mapping[str, float]) -> list[Served]:
         served, later = _served_by_right(sweep, shares)
         turns = shares.again(later)
     served += _served(sweep, turns)
-    return [(entry, _settled(sweep, entry, chosen)) for entry, chosen in served]
+    return [(entry, _grown(sweep, entry, chosen)) for entry, chosen in served]
 
 
 def _served(sweep: Sweep, turns: Turns) -> list[Served]:
@@ -70,7 +68,7 @@ def _served(sweep: Sweep, turns: Turns) -> list[Served]:
         entry, passed = turn.entry, [turn.entry]
         if entry.current is None and sweep.is_full(entry.others.ask):
             chosen = None
-            if sweep.num_full >= sweep.line.num_asks:
+            if sweep.is_full_for_all:
                 passed += turns.skip_waiting()
         else:
             chosen = _serve(sweep, turn)
@@ -100,8 +98,9 @@ def _served_by_right(sweep: Sweep, turns: ShareTurns) -> tuple[list[Served], lis
         if entry.current is not None:
             # It has not given it up yet: it may still borrow.
             sweep.idle[entry.current.gpu_type] -= entry.num_held
-        elif turn.is_due and sweep.keeps_before_borrowing():
-            # What a due job lacks is kept first, or others take it within their rights for ever.
+        elif turn.is_due and not sweep.moves:
+            # What a due job lacks is kept first, or others take it within their rights for ever. Where jobs move,
+            # others give GPUs up later in the sweep, which then may start it after all.
             sweep.keep_for(entry, _price(sweep, turn))
     sweep.allowance = math.inf
     return served, later
@@ -113,13 +112,6 @@ def _price(sweep: Sweep, turn: Turn) -> float:
     return sweep.policy.urgency * turn.behind / max(effective, 1e-9)
 
 
-def _settled(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan | None:
-    """``chosen``, or what is faster of that which all left over."""
-    if chosen is None or (chosen is entry.current and entry.is_displaced):
-        return chosen
-    return _grown(sweep, entry, chosen)
-
-
 def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
     """The cheapest plan of the job in what is left; it is taken.
 
@@ -127,8 +119,8 @@ def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
     has its turn by right, on what its queue has left.
     """
     entry, current = turn.entry, turn.entry.current
-    if current is not None and (entry.is_displaced or not entry.has_moves):
-        sweep.give_back(entry, current)
+    if entry.is_kept:
+        sweep.give_back(entry, entry.held)
     if sweep.is_over():
         return None
     price = _price(sweep, turn)
@@ -137,7 +129,7 @@ def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
         best = _nearest(sweep, entry)
     if best is not None and sweep.waits_for_better(entry, best, price):
         return None
-    if best is None and current is not None and (entry.is_displaced or not entry.has_moves):
+    if best is None and entry.is_kept:
         best = current
     if current is not None and best is not current:
         sweep.idle[current.gpu_type] = sweep.idle.get(current.gpu_type, 0) + entry.num_held
@@ -175,7 +167,7 @@ def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPl
         if entry.in_order:
             return ranked
         if not by_cost and not _is_idle(sweep, entry, ranked):
-            cost += sweep.disturbance_s + _lost_by_others_s(sweep, entry, ranked, takes_s)
+            cost += sweep.policy.disturbance * sweep.line.restart_s + _lost_by_others_s(sweep, entry, ranked, takes_s)
         if cost < least:
             best, least = ranked, cost
     return best
@@ -196,9 +188,7 @@ def _lost_by_others_s(sweep: Sweep, entry: Entry, ranked: RankedPlan, takes_s: f
 
 def _lost_s(sweep: Sweep, entry: Entry, num_kept: int, takes_s: float) -> float:
     """What ``entry`` loses where it keeps ``num_kept`` GPUs for ``takes_s``, or moves to what is idle elsewhere."""
-    current = entry.current
-    assert current is not None, "only a job that holds GPUs loses any"
-    room = {**sweep.idle, current.gpu_type: num_kept}
+    room = {**sweep.idle, entry.held.gpu_type: num_kept}
     possible = (each.unit_s for each in entry.others.plans if each.num_gpus <= room.get(each.gpu_type, 0))
     return entry.lost_s(min(possible, default=math.inf), takes_s)
 
@@ -254,9 +244,9 @@ def _at_hand(sweep: Sweep, entry: Entry, gpu_type: str) -> int:
     return sweep.idle.get(gpu_type, 0) + own
 
 
-def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan) -> RankedPlan:
-    """A faster plan in what the sweep left over, or ``chosen``."""
-    if entry.by_cost or entry.in_order:
+def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan | None:
+    """A faster plan in what all left over, or ``chosen``."""
+    if chosen is None or entry.by_cost or entry.in_order or (chosen is entry.current and entry.is_displaced):
         return chosen
     if not entry.has_moves:
         threshold = entry.run_s(chosen)

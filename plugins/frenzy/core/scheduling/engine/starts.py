@@ -11,21 +11,19 @@ from __future__ import annotations
 import math
 from bisect import insort
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import held_by_queue
-from frenzy.core.scheduling.engine.left_over import Kept, Sweep
-from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan
+from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.left_over import Kept, Promise, Sweep, Timeline
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.reservation import Promise, Timeline
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import serve
-from frenzy.core.scheduling.engine.state import SchedulingState, running_job
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, Start
+from frenzy.core.values.scheduling_facts import RunningJob, Start
 
 Key = tuple[bool, float, float]
 
@@ -42,20 +40,10 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], Sch
 
 def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     """One sweep over the jobs that wait."""
-    policy, capacity = state.policy.numbers, state.capacity
+    policy, capacity, running = state.policy.numbers, state.capacity, state.running.values()
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    running = state.running.values()
-    found = StartSweep(
-        policy=policy,
-        capacity=capacity,
-        line=_line(state, now_s),
-        left=idle,
-        idle=dict(idle),
-        quotas=QuotaUse.of(policy, running) if policy.queues else None,
-        state=state,
-        now_s=now_s,
-        room=state.room,
-    )
+    quotas = QuotaUse.of(policy, running)
+    found = StartSweep(policy, capacity, _line(state, now_s), idle, dict(idle), quotas, state=state, room=state.room)
     serve(found, held_by_queue(running, capacity))
     return found
 
@@ -63,32 +51,31 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
 def _line(state: SchedulingState, now_s: float) -> ServiceOrder:
     if isinstance(state.policy, BackfillPolicy):
         return ServiceOrder.of(entries_of(state, now_s, moves=False), now_s)
-    waiting = (each for each in state.waiting if each.run_key not in state.running)
-    return ServiceOrder.of([each._replace(in_order=True) for each in waiting], now_s)
+    return ServiceOrder.of([each._replace(in_order=True) for each in state.startable], now_s)
 
 
 @dataclass(slots=True, kw_only=True)
 class StartSweep(Sweep):
     """A sweep in which nobody moves.
 
-    started: by run key. promises: those that are kept, by GPU type. own_promises: all, by run key. head: who blocks
-    all behind it, under a policy where one does. _behind_s: by GPU type the end of the last that is to start there.
-    _nowhere: what found no place among all that is idle (False) or among what a promise leaves (True).
+    started: by run key. promises: those that are kept, by GPU type. head: who blocks all behind it, under a policy
+    where one does. _behind_s: by GPU type the end of the last that is to start there. _nowhere: what found no place
+    among all that is idle (False) or among what a promise leaves (True).
     """
 
+    moves: ClassVar[bool] = False
     state: SchedulingState
-    now_s: float
     room: FreeCapacity
     started: dict[str, RunningJob] = field(default_factory=dict)
     promises: dict[str, Promise] = field(default_factory=dict)
-    own_promises: dict[str, Promise] = field(default_factory=dict)
     head: Entry | None = None
     _behind_s: dict[str, float] = field(default_factory=dict)
     _timelines: dict[str, Timeline] = field(default_factory=dict)
     _nowhere: set[tuple[bool, Need]] = field(default_factory=set)
 
-    def keeps_before_borrowing(self) -> bool:
-        return True
+    @property
+    def now_s(self) -> float:
+        return self.line.now_s
 
     def has_place(self, entry: Entry, ranked: RankedPlan) -> bool:
         """Whether ``ranked`` can start now without breaking a promise."""
@@ -101,8 +88,7 @@ class StartSweep(Sweep):
             self._release_promise(entry)
             placement = self._place(entry, ranked)
             assert placement is not None, "only what has a place is taken"
-            assert isinstance(entry.job, QueuedJob)
-            self.started[entry.run_key] = running_job(entry.job, ranked.plan, placement, now_s=self.now_s)
+            self.started[entry.run_key] = entry.queued.started(ranked.plan, placement, now_s=self.now_s)
             self.room = self.room.hold(ranked.need, placement)
         else:
             placement = self.started.pop(entry.run_key).placement
@@ -150,7 +136,7 @@ class StartSweep(Sweep):
         """Promise a place to ``entry``, which found none, or let it block all behind it."""
         policy = self.state.policy
         if isinstance(policy, FifoPolicy) and policy.head_blocks:
-            if self.head is None and self.possible_of(entry.others):
+            if self.head is None and self.possible_of(entry):
                 self.head, self._turn = entry, None
         elif all(gpu_type in self.promises for gpu_type, _ in entry.others.ask.fewest_gpus):
             return
@@ -197,10 +183,8 @@ class StartSweep(Sweep):
         """
         soonest = [
             (self._key(entry, each, self._soonest_s(each), price), each)
-            for each in self.possible_of(entry.others)
-            if (instead_of is not None or each.gpu_type not in self.promises)
-            and each is not instead_of
-            and self.may_have(entry, each)
+            for each in self.possible_of(entry)
+            if (instead_of is not None or each.gpu_type not in self.promises) and each is not instead_of
         ]
         bound = None if instead_of is None else self._key(entry, instead_of, self.now_s, price)
         best: Promise | None = None
@@ -225,7 +209,7 @@ class StartSweep(Sweep):
             return None
         start_s, after, room, placement = found
         nodes = placement.allocations
-        at_start = {each.node: minus(room.free[each.node], ranked.need.on_node(each.num_gpus)) for each in nodes}
+        at_start = {each.node: room.free[each.node].plus(ranked.need.on_node(each.num_gpus), -1) for each in nodes}
         return Promise(entry, ranked, start_s, instead_of, after, at_start)
 
     def _key(self, entry: Entry, ranked: RankedPlan, start_s: float, price: float) -> Key:

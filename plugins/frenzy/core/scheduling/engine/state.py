@@ -1,4 +1,7 @@
-"""The scheduler's state: facts, indexed, made anew for each decision. Steps of one decision return a new state."""
+"""The scheduler's state: facts, indexed, made anew for each decision; and what every active job could hold.
+
+Steps of one decision return a new state.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,150 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
-from frenzy.core.scheduling.engine.entries import Entry, waiting_entry
-from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan, Tables
-from frenzy.core.scheduling.engine.policy_settings import PaperPolicy, Policy
+from frenzy.core.scheduling.engine.job_options import NO_OPTIONS, Capacity, JobOptions, KnownOptions, RankedPlan
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, PaperPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import FreeCapacity, minus, plus
-from frenzy.core.values.cluster import Cluster, Placement
-from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.scheduling.engine.room import FreeCapacity
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.job import Objective
+from frenzy.core.values.scheduling_facts import (
+    Action,
+    Elasticity,
+    QueuedJob,
+    RunningJob,
+    SchedulingFacts,
+    started_of,
+)
 
 End = tuple[float, str]
+
+
+class Entry(NamedTuple):
+    """One active job in a pass.
+
+    others: what it could hold instead of what it holds. left: of the job, in multiples of its plans' ``unit_s``.
+    due_s: see ``due_s``. first_s: by it the job is served among those of its priority: due_s, or earlier where its
+    deadline is at risk or it is memory-constrained. by_cost: it goes by cost, not by time. in_order: its plans are in
+    an order that is not one of speed; it takes the first that can be had. by_s: time until its deadline, if that can
+    be met.
+
+    Of one that runs: current: what it holds. is_fixed: it keeps that whatever happens. has_moves: others may make it
+    move; without, it may only grow into idle GPUs. is_displaced: it runs on a node that takes no new work, and should
+    go elsewhere. num_held: GPUs it holds on nodes that are there and take new work. moves_again_s: see
+    ``_moves_again_s``.
+    """
+
+    job: QueuedJob | RunningJob
+    run_key: str
+    others: JobOptions
+    left: float
+    restart_s: float
+    due_s: float
+    first_s: float
+    by_cost: bool
+    in_order: bool = False
+    by_s: float = math.inf
+    current: RankedPlan | None = None
+    is_fixed: bool = False
+    has_moves: bool = True
+    is_displaced: bool = False
+    num_held: int = 0
+    moves_again_s: float = 0.0
+
+    @property
+    def queued(self) -> QueuedJob:
+        """The job of an entry that waits."""
+        assert isinstance(self.job, QueuedJob)
+        return self.job
+
+    @property
+    def held(self) -> RankedPlan:
+        """What the job of an entry that runs holds."""
+        assert self.current is not None
+        return self.current
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what it holds is its own until it has its turn; else others before it may take that."""
+        return self.current is not None and (not self.has_moves or self.is_displaced)
+
+    @property
+    def place(self) -> tuple[int, float, str]:
+        """Where it stands in line, ascending: by priority, then by ``first_s``."""
+        return (-self.job.priority, self.first_s, self.run_key)
+
+    def run_s(self, ranked: RankedPlan) -> float:
+        """How long what is left takes with ``ranked``."""
+        return self.left * ranked.unit_s
+
+    def lost_s(self, unit_s: float, while_s: float) -> float:
+        """What a job that runs loses by a move to a plan of ``unit_s``: to its end, or until it has its GPUs back.
+
+        That is ``while_s`` later, and takes one more restart.
+        """
+        slower = unit_s / max(self.held.unit_s, 1e-9)
+        if slower <= 1.0:
+            return self.restart_s
+        until_back_s = self.restart_s + (1.0 - 1.0 / slower) * while_s
+        return self.restart_s + min(self.run_s(self.held) * (slower - 1.0), until_back_s)
+
+
+def due_s(job: QueuedJob | RunningJob, work: float, policy: BackfillPolicy, capacity: Capacity) -> float:
+    """When the job is due: its submission plus ``slowdown`` times what the whole cluster would take for ``work``."""
+    return job.submitted_s + policy.slowdown * work / max(capacity.effective, 1e-9)
+
+
+def _waiting_entry(job: QueuedJob, known: KnownOptions, capacity: Capacity, policy: BackfillPolicy) -> Entry:
+    """The entry of a waiting job, which does not depend on time."""
+    options, left = known.of_waiting(job), believed_left(job.work_left, job.work_done, policy)
+    due = due_s(job, options.work(left), policy, capacity)
+    by_cost = job.objective is Objective.COST
+    restart_s = job.restart_s if job.work_done > 0 else 0.0
+    return Entry(job, job.run_key, options, left, restart_s, due, due, by_cost, job.ordered)
+
+
+def is_settled(job: RunningJob, now_s: float) -> bool:
+    """Whether ``job`` may be moved and was not moved just now."""
+    return job.elasticity is not None and job.ran_s(now_s) >= max(job.elasticity.min_run_s, 1e-9)
+
+
+def _moves_again_s(elasticity: Elasticity, left_s: float, ran_s: float, policy: BackfillPolicy) -> float:
+    """What the moves cost that are likely to follow one that it makes of its own accord.
+
+    As the cluster is, it kept its plan for ``ran_s``. It is believed to keep the next one ``payback`` times as long,
+    which is a part of what is left: so a job that has just been moved stays, and one that was left alone moves.
+    """
+    return elasticity.restart_s * max(0.0, left_s / (policy.payback * max(ran_s, 1e-9)) - 1.0)
+
+
+def _work_of_running(current: RankedPlan, others: JobOptions, left: float, *, is_displaced: bool) -> float:
+    """A job that has to leave its GPUs is not counted with what it has, if it could have anything else."""
+    own, least = left * current.unit_s * current.gpus, others.work(left)
+    return own if others.least is None else least if is_displaced else min(own, least)
+
+
+def believed_left(left: float, done: float, policy: BackfillPolicy) -> float:
+    """What is left of a job, in multiples of its plans' run times.
+
+    A job that outlived its estimate is believed to have a share of what it did still before it: the
+    longer it ran, the longer it will (so it is with run times of heavy tail).
+    """
+    return left if left > 0 else max(policy.overrun_share * done, 1e-9)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchedulingState:
     """Facts with indices.
 
-    room: what is free now. waiting: in queue order; a
-    run may be in ``waiting`` and ``running`` at once while the workers of its last attempt are
-    not yet seen gone, and cannot start then. ends: for each GPU type the expected end (infinite
-    if not known) and run key of each running job on it, ascending.
+    room: what is free now. waiting: in queue order; a run may be in ``waiting`` and ``running`` at once while the
+    workers of its last attempt are not yet seen gone, and cannot start then. ends: for each GPU type the expected end
+    (infinite if not known) and run key of each running job on it, ascending.
     """
 
     policy: Policy
-    tables: Tables
+    options: KnownOptions
     capacity: Capacity
     room: FreeCapacity
     waiting: tuple[Entry, ...]
@@ -42,19 +164,17 @@ class SchedulingState:
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
         """The state of ``facts`` under ``policy``."""
         capacity, numbers = Capacity.of(facts.cluster), policy.numbers
-        tables = Tables.of(policy, capacity)
+        options = KnownOptions.of(policy, capacity)
         running = {job.run_key: job for job in facts.running}
         room = capacity.left_by((policy.need(job.plan), job.placement) for job in running.values())
-        waiting = [waiting_entry(job, tables, capacity, numbers) for job in facts.queued]
-        return SchedulingState(
-            policy=policy,
-            tables=tables,
-            capacity=capacity,
-            room=room,
-            waiting=_in_queue_order(waiting, policy),
-            running=running,
-            ends=_ends(room, running.values()),
-        )
+        waiting = _in_queue_order([_waiting_entry(job, options, capacity, numbers) for job in facts.queued], policy)
+        return SchedulingState(policy, options, capacity, room, waiting, running, _ends(room, running.values()))
+
+    @property
+    def startable(self) -> list[Entry]:
+        """Those of ``waiting`` that hold no GPUs any more."""
+        running = self.running
+        return [each for each in self.waiting if each.run_key not in running]
 
     @property
     def cluster(self) -> Cluster:
@@ -70,7 +190,7 @@ class SchedulingState:
         chosen = {each.run_key: each for each in actions}
         ended = [job for key, job in self.running.items() if key in chosen]
         active = [entry.queued for entry in self.waiting if entry.run_key in chosen]
-        started = _started([*active, *(job.stopped(now_s) for job in ended)], chosen, now_s)
+        started = started_of([*active, *(job.stopped(now_s) for job in ended)], chosen, now_s)
         return self._with(ended, started) if chosen else self
 
     def without(self, run_keys: Collection[str]) -> SchedulingState:
@@ -80,8 +200,8 @@ class SchedulingState:
     def _with(self, ended: Sequence[RunningJob], started: Sequence[RunningJob]) -> SchedulingState:
         """State once ``ended`` hold no GPUs any more, and ``started`` theirs, and wait no longer."""
         need, gone, new = self.policy.need, {job.run_key for job in ended}, {job.run_key: job for job in started}
-        room = self.room.changed([(need(job.plan), job.placement) for job in ended], plus)
-        room = room.changed([(need(job.plan), job.placement) for job in started], minus)
+        room = self.room.changed([(need(job.plan), job.placement) for job in ended], 1)
+        room = room.changed([(need(job.plan), job.placement) for job in started], -1)
         ends = {name: [each for each in on_type if each[1] not in gone] for name, on_type in self.ends.items()}
         return replace(
             self,
@@ -91,14 +211,49 @@ class SchedulingState:
             ends=_ends(room, started, ends),
         )
 
-    def possible(self, entry: Entry, quotas: QuotaUse) -> list[RankedPlan]:
-        """What of ``entry`` a node has room for, if nothing runs, and ``quotas`` allow; as the job prefers them."""
+    def running_entry(self, job: RunningJob, now_s: float) -> Entry:
+        """The entry at ``now_s`` of a job that runs."""
+        capacity, policy = self.capacity, self.policy.numbers
+        allocations, elasticity = job.placement.allocations, job.elasticity
+        is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
+        current, others = self.options.of_running(job, is_displaced=is_displaced)
+        ran_s, may_move = job.ran_s(now_s), is_settled(job, now_s)
+        progress = ran_s / max(current.unit_s, 1e-9)
+        left = believed_left(job.work_left - progress, job.work_done + progress, policy)
+        others = others if may_move else NO_OPTIONS
+        work = _work_of_running(current, others, left, is_displaced=is_displaced)
+        # What was given for its memory is not taken back by its equals.
+        due = -math.inf if job.memory_constrained else due_s(job, work, policy, capacity)
+        return Entry(
+            job,
+            job.run_key,
+            others,
+            left,
+            elasticity.restart_s if elasticity is not None else 0.0,
+            due,
+            due,
+            job.objective is Objective.COST,
+            current=current,
+            is_fixed=not may_move,
+            has_moves=is_displaced or job.moves_left(now_s) >= 1,
+            is_displaced=is_displaced,
+            # What it holds on a node that has left the cluster is nobody's.
+            num_held=sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
+            moves_again_s=0.0
+            if elasticity is None
+            else _moves_again_s(elasticity, left * current.unit_s, ran_s, policy),
+        )
+
+    def possible(self, entry: Entry, quotas: QuotaUse | None = None) -> list[RankedPlan]:
+        """What of ``entry`` a node has room for, if nothing runs, and ``quotas`` allow; as the job prefers them.
+
+        Without ``quotas``: as if nothing counted against any.
+        """
+        quotas = quotas or QuotaUse(self.policy.numbers.queues)
         return [
             each
             for each in entry.others.listed
-            if each.gpu_type in self.capacity.speed
-            and self.capacity.fits_empty(each.need)
-            and quotas.exceeded(entry.job, each.gpu_type, each.num_gpus) is None
+            if self.capacity.fits_empty(each.need) and quotas.exceeded(entry.job, each.gpu_type, each.num_gpus) is None
         ]
 
 
@@ -126,57 +281,3 @@ def _ends(
 def end_of(job: RunningJob) -> End:
     """When it is expected to end; last, where nobody knows."""
     return (math.inf if job.expected_end_s is None else job.expected_end_s, job.run_key)
-
-
-def running_job(
-    job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float, restart_s: float | None = None
-) -> RunningJob:
-    """``job`` once started at ``now_s`` with ``plan``, expected to take as long as predicted.
-
-    restart_s: until its first step; as its elasticity says, if it goes on from a checkpoint, where it is not given.
-    """
-    if restart_s is None:
-        restart_s = job.elasticity.restart_s if job.elasticity is not None and job.work_done > 0 else 0.0
-    return RunningJob(
-        run_key=job.run_key,
-        job_name=job.job_name,
-        plan=plan,
-        placement=placement,
-        started_s=now_s,
-        expected_end_s=now_s + restart_s + job.work_left * plan.predicted_run_s,
-        ready_s=now_s + restart_s if restart_s else None,
-        priority=job.priority,
-        queue=job.queue,
-        team=job.team,
-        submitted_s=job.submitted_s,
-        plans=job.plans if job.elasticity else (),
-        objective=job.objective,
-        excluded_nodes=job.excluded_nodes,
-        work_left=job.work_left,
-        work_done=job.work_done,
-        asked_gpus=job.asked_gpus,
-        elasticity=job.elasticity,
-        memory_constrained=job.memory_constrained,
-        deadline_s=job.deadline_s,
-    )
-
-
-def apply_actions(facts: SchedulingFacts, actions: Iterable[Action], *, now_s: float) -> SchedulingFacts:
-    """``facts`` once every action happened at ``now_s``; a job that starts again is ready its restart time later."""
-    chosen = {action.run_key: action for action in actions if not isinstance(action, Hold)}
-    active = facts.queued + tuple(job.stopped(now_s) for job in facts.running if job.run_key in chosen)
-    started = _started(active, chosen, now_s)
-    gone = {job.run_key for job in started}
-    queued = tuple(job for job in active if job.run_key not in gone)
-    kept = tuple(job for job in facts.running if job.run_key not in chosen)
-    return replace(facts, queued=queued, running=(*kept, *started))
-
-
-def _started(active: Iterable[QueuedJob], chosen: Mapping[str, Action], now_s: float) -> list[RunningJob]:
-    """Those of ``active`` that ``chosen`` start, or start again."""
-    starts = {key: each for key, each in chosen.items() if isinstance(each, Start | Resize)}
-    return [
-        running_job(job, starts[job.run_key].plan, starts[job.run_key].placement, now_s=now_s)
-        for job in active
-        if job.run_key in starts
-    ]

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from frenzy.core.scheduling.engine.entries import Entry, running_entry
-from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan
+from frenzy.core.scheduling.engine.job_options import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.state import SchedulingState
+from frenzy.core.scheduling.engine.room import place_in
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
+from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import Action, Resize, RunningJob, Start
 
 # Of a very large cluster's jobs only those are looked at that could lose least.
@@ -42,28 +42,17 @@ class Refusal(StrEnum):
     LOSES_MORE = "it would lose more time than is lost by waiting"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
-    """``moved`` goes elsewhere, so that ``start`` is possible; None where idle GPUs will do. loss_s: of both."""
-
-    start: Start
-    moved: Resize | None = None
-    loss_s: float = 0.0
-
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        return (self.start,) if self.moved is None else (self.moved, self.start)
+Swap = tuple[float, tuple[Action, ...]]
+"""Seconds that both jobs lose, and what is done: one goes elsewhere, so that the other can start."""
 
 
 def served_first(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
     """What is done for the jobs under memory pressure before all else, and ``state`` once it is done."""
-    actions: list[Action] = []
+    actions: tuple[Action, ...] = ()
     for entry in [each for each in state.waiting if each.job.memory_constrained and each.run_key not in state.running]:
         found = _Search(state, entry, now_s, policy).best()
-        if found is not None:
-            actions += found.actions
-            state = state.after(found.actions, now_s)
-    return tuple(actions), state
+        actions, state = (*actions, *found), state.after(found, now_s)
+    return actions, state
 
 
 def refusals(
@@ -71,7 +60,7 @@ def refusals(
 ) -> Iterator[tuple[RunningJob, Refusal]]:
     """The jobs that hold what ``entry`` could use, each with why it does not move; none once one does."""
     search = _Search(state, entry, now_s, policy)
-    if search.best() is not None:
+    if search.best():
         return
     told: set[str] = set()
     for ranked in search.plans:
@@ -99,20 +88,25 @@ class _Search:
     _holders: dict[str, list[Entry]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        state = self.state
+        state, job = self.state, self.entry.job
         self._quotas = QuotaUse.of(self.policy, state.running.values())
-        self._wanted = _wanted_before(state, self.entry.job.priority, self._quotas)
+        before = [each for each in state.startable if each.job.priority > job.priority]
+        self._wanted = {each.gpu_type for entry in before for each in state.possible(entry, self._quotas)}
         possible = state.possible(self.entry, self._quotas)
         self.plans = [ranked for ranked in possible if ranked.gpu_type not in self._wanted]
 
-    def best(self) -> Swap | None:
-        """The first plan that finds idle GPUs; else the swap by which both jobs lose least time."""
+    def best(self) -> tuple[Action, ...]:
+        """The first plan that finds idle GPUs; else the swap by which both jobs lose least time; nothing if none."""
         for ranked in self.plans:
             placement = place_in(self.state.room, ranked.need)
             if placement is not None:
-                return Swap(start=Start(run_key=self.entry.run_key, plan=ranked.plan, placement=placement))
+                return (self._start(ranked, placement),)
         tried = [self.judged(holder, ranked) for ranked in self.plans for holder in self._likely(ranked)]
-        return min((each for each in tried if isinstance(each, Swap)), key=lambda each: each.loss_s, default=None)
+        swaps = [each for each in tried if not isinstance(each, Refusal)]
+        return min(swaps, key=lambda each: each[0])[1] if swaps else ()
+
+    def _start(self, ranked: RankedPlan, placement: Placement) -> Start:
+        return Start(run_key=self.entry.run_key, plan=ranked.plan, placement=placement)
 
     def holders(self, gpu_type: str) -> list[Entry]:
         """The jobs that hold GPUs of ``gpu_type``, by run key."""
@@ -123,8 +117,7 @@ class _Search:
 
     def _holder(self, job: RunningJob) -> Entry:
         """What is left of it is told by its expected end, which may be measured, as long as that is to come."""
-        state = self.state
-        entry = running_entry(job, self.now_s, state.tables, state.capacity, self.policy)
+        entry = self.state.running_entry(job, self.now_s)
         left_s = 0.0 if job.expected_end_s is None else job.expected_end_s - self.now_s
         return entry._replace(left=left_s / max(job.plan.predicted_run_s, 1e-9)) if left_s > 0 else entry
 
@@ -133,8 +126,7 @@ class _Search:
         refusal = self._stays(holder, ranked)
         if refusal is not None:
             return refusal
-        job = self.entry.job
-        room = self.state.room.release(_current(holder).need, self.state.running[holder.run_key].placement)
+        room = self.state.room.release(holder.held.need, self.state.running[holder.run_key].placement)
         placement = place_in(room, ranked.need)
         if placement is None:
             return Refusal.TOO_SMALL
@@ -143,13 +135,10 @@ class _Search:
             target = place_in(room, plan.need)
             if target is None:
                 continue
-            if holder.job.priority == job.priority and lost_s >= self._wait_s(ranked):
+            if holder.job.priority == self.entry.job.priority and lost_s >= self._wait_s(ranked):
                 return Refusal.LOSES_MORE
-            return Swap(
-                start=Start(run_key=job.run_key, plan=ranked.plan, placement=placement),
-                moved=Resize(run_key=holder.run_key, plan=plan.plan, placement=target),
-                loss_s=lost_s + self.entry.queued.work_left * ranked.unit_s,
-            )
+            moved = Resize(run_key=holder.run_key, plan=plan.plan, placement=target)
+            return lost_s + self._run_s(ranked), (moved, self._start(ranked, placement))
         return Refusal.NO_OTHER_PLACE
 
     def _likely(self, ranked: RankedPlan) -> list[Entry]:
@@ -175,7 +164,7 @@ class _Search:
 
     def _by_loss(self, holder: Entry, ranked: RankedPlan) -> list[tuple[float, RankedPlan]]:
         """What ``holder`` could move to, with what it loses by that, best first."""
-        current, job = _current(holder), self.entry.job
+        current, job = holder.held, self.entry.job
         quotas = self._quotas.after(
             (holder.job, current.gpu_type, -current.num_gpus), (job, ranked.gpu_type, ranked.num_gpus)
         )
@@ -189,33 +178,17 @@ class _Search:
     def _lost_s(self, holder: Entry, plan: RankedPlan, ranked: RankedPlan) -> float:
         """Seconds that ``holder`` loses with ``plan``: to its end, or until the other has ended and it moves back."""
         moves_back = self.state.running[holder.run_key].moves_left(self.now_s) >= 2
-        while_s = self.entry.queued.work_left * ranked.unit_s if moves_back else math.inf
-        return holder.lost_s(plan.unit_s, while_s)
+        return holder.lost_s(plan.unit_s, self._run_s(ranked) if moves_back else math.inf)
+
+    def _run_s(self, ranked: RankedPlan) -> float:
+        return self.entry.queued.work_left * ranked.unit_s
 
     def _wait_s(self, ranked: RankedPlan) -> float:
         """When jobs that end will have left as many GPUs as ``ranked`` takes; infinite if they never do."""
         num_gpus = self.state.room.idle_gpus(ranked.gpu_type)
-        ends = sorted((each.run_s(_current(each)), _current(each).num_gpus) for each in self.holders(ranked.gpu_type))
+        ends = sorted((each.run_s(each.held), each.held.num_gpus) for each in self.holders(ranked.gpu_type))
         for end_s, freed in ends:
             num_gpus += freed
             if num_gpus >= ranked.num_gpus:
                 return end_s
         return math.inf
-
-
-def _current(holder: Entry) -> RankedPlan:
-    assert holder.current is not None, "it runs"
-    return holder.current
-
-
-def _wanted_before(state: SchedulingState, priority: int, quotas: QuotaUse) -> set[str]:
-    """The GPU types that waiting jobs of more than ``priority`` could use: where a node has room, and no quota forbids
-    it.
-    """
-    wanted: set[str] = set()
-    for entry in state.waiting:
-        if entry.job.priority <= priority:
-            break
-        if entry.run_key not in state.running:
-            wanted.update(each.gpu_type for each in state.possible(entry, quotas))
-    return wanted

@@ -8,20 +8,17 @@ does so with just its plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from frenzy.core.scheduling.engine.deadlines import lost_sentence
-from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
-from frenzy.core.scheduling.engine.left_over import Kept, Missed
-from frenzy.core.scheduling.engine.placement import place, place_in
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan
+from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.left_over import Kept, Missed, Promise, Sweep
 from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy
-from frenzy.core.scheduling.engine.reservation import Promise
-from frenzy.core.scheduling.engine.room import Need
-from frenzy.core.scheduling.engine.state import SchedulingState
+from frenzy.core.scheduling.engine.room import Need, place, place_in
+from frenzy.core.scheduling.engine.service_order import lost_sentence
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, any_of, are, asked, host_needs, in_all, listed
 from frenzy.core.scheduling.reasons.impossible import impossible
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -37,8 +34,7 @@ class Decision:
     """What is done, and the record from which every reason is read.
 
     facts: what was decided on. after: the state to which it leads, in which only those wait that no action serves.
-    served: those in the order they are served. missed: what each found at its turn, by run key. promises: likewise.
-    moves: whether jobs may be moved.
+    served: those in the order they are served. sweep: in which each of them found nothing at its turn.
     """
 
     facts: SchedulingFacts
@@ -46,9 +42,7 @@ class Decision:
     after: SchedulingState
     now_s: float
     served: Sequence[Entry]
-    missed: Mapping[str, Missed]
-    promises: Mapping[str, Promise] = field(default_factory=dict)
-    moves: bool = False
+    sweep: Sweep
 
     @property
     def policy(self) -> Policy:
@@ -71,9 +65,9 @@ def _preference(decision: Decision, job: QueuedJob) -> str:
         return "the first by GPUs and memory that fits"
     if isinstance(decision.policy, FifoPolicy):
         return "the fastest that can start now with as many GPUs as were asked for"
-    if decision.moves and job.objective is Objective.COST:
+    if decision.sweep.moves and job.objective is Objective.COST:
         return "the cheapest that it could have at its turn"
-    if decision.moves:
+    if decision.sweep.moves:
         return "the one that delays it and the jobs behind it least, of what was left at its turn"
     return "the best that can start now"
 
@@ -83,21 +77,19 @@ class Judge:
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
-        self._state = decision.after
+        self._state, self._sweep = decision.after, decision.sweep
         self._shared: dict[object, Reason] = {}
         self._rules = decision.policy.numbers.queues
 
     def reason(self, entry: Entry) -> Reason:
         """Why ``entry`` waits."""
-        job = entry.job
-        if job.run_key in self._state.running:
-            return _workers_stay(job.job_name)
-        own = self._decision.promises.get(job.run_key)
+        job, missed = entry.job, self._sweep.missed.get(entry.run_key)
+        if missed is None:  # it had no turn
+            detail = f"Workers of the last attempt of {job.job_name} still hold their GPUs."
+            return Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail)
+        own = self._sweep.own_promises.get(job.run_key)
         if own is not None and own.instead_of is not None:
             return self._better_plan(own, own.instead_of)
-        missed = self._decision.missed.get(job.run_key)
-        if missed is None:  # it was running, too, and this very decision stops it
-            return _workers_stay(job.job_name)
         key = entry.others.ask, id(missed), (job.queue, job.team) if self._rules else None
         reason = self._shared.get(key)
         if reason is None:
@@ -107,27 +99,25 @@ class Judge:
 
     def when(self, run_key: str, expected_start_s: float) -> str:
         """When the job is expected to start, and once whose end, if that was foreseen."""
-        when, own = about(expected_start_s - self._decision.now_s), self._decision.promises.get(run_key)
+        when, own = about(expected_start_s - self._decision.now_s), self._sweep.own_promises.get(run_key)
         if own is None or not own.after:
             return when
         return f"{when}, when {listed(own.after, last='and')} {'ends' if len(own.after) == 1 else 'end'}"
 
     def option(self, entry: Entry, ranked: RankedPlan) -> str:
-        """What became of one plan of a waiting job, as a sentence."""
-        need, name, missed = ranked.need, ranked.plan.plan_id, self._decision.missed.get(entry.job.run_key)
+        """What became of one plan of a waiting job that had its turn, as a sentence."""
+        need, name, missed = ranked.need, ranked.plan.plan_id, self._sweep.missed[entry.run_key]
         if not self._state.capacity.fits_empty(need):
             return f"{name} does not fit the nodes in service, even when they are empty."
-        if missed is None:
-            return f"{name} needs {asked(need)}; {self._idle(need.gpu_type)}."
         over = _exceeded(missed, entry, ranked)
         if over is not None:
             return f"{name} is over the quota of {over[0].title}."
         kept = self._in_the_way(missed, need)
-        if kept is not None and kept.entry.run_key == entry.job.run_key:
+        if kept is not None and kept.entry.run_key == entry.run_key:
             return f"{name} could start now; the job waits for a better plan."
         if kept is not None:
             return f"{name} would fit what was left at its turn, were it not kept for {kept.entry.job.job_name}."
-        found = self._found(missed, [need]) if self._decision.moves else self._idle(need.gpu_type)
+        found = self._found(missed, [need]) if self._sweep.moves else self._idle(need.gpu_type)
         return f"{name} needs {asked(need)}; {found}."
 
     def _idle(self, gpu_type: str) -> str:
@@ -156,7 +146,7 @@ class Judge:
         kept = missed.kept.get(need.gpu_type)
         if kept is None:
             return None
-        if not self._decision.moves:
+        if not self._sweep.moves:
             return None if place_in(self._state.room, need) is None else kept
         left = missed.left.get(need.gpu_type, 0)
         return kept if left < need.num_gpus <= left + kept.num_gpus else None
@@ -174,10 +164,10 @@ class Judge:
     def _found(self, missed: Missed, needs: Sequence[Need]) -> str:
         """What there was of the types of ``needs``; where jobs may be moved, who has the rest."""
         types = list(dict.fromkeys(need.gpu_type for need in needs))
-        left = missed.left if self._decision.moves else {each: self._state.room.idle_gpus(each) for each in types}
+        left = missed.left if self._sweep.moves else {each: self._state.room.idle_gpus(each) for each in types}
         shown = [f"{max(0, left.get(each, 0))} of {in_all(self._state.cluster, each)}" for each in types]
         found = listed(shown, last="and", more="more types")
-        if not self._decision.moves:
+        if not self._sweep.moves:
             return f"idle: {found}"
         held = [f"{each} is held by {self._holders[each]}" for each in types[:MAX_NAMED] if each in self._holders]
         return "; ".join([f"left at its turn: {found}", *held])
@@ -204,7 +194,7 @@ class Judge:
 
     def _kept_for(self, kept: Kept, need: Need, missed: Missed) -> Reason:
         name = kept.entry.job.job_name
-        if self._decision.moves:
+        if self._sweep.moves:
             left = max(0, missed.left.get(need.gpu_type, 0)) + kept.num_gpus
             detail = (
                 f"{left} {need.gpu_type} {are(left)} left, but {kept.num_gpus} {are(kept.num_gpus)} kept for {name}, "
@@ -266,9 +256,8 @@ class Judge:
 
 def _exceeded(missed: Missed, entry: Entry, ranked: RankedPlan) -> tuple[Limit, int] | None:
     """The quota that forbade ``ranked`` at the job's turn, with the GPUs that counted against it."""
-    quotas = missed.quotas
-    limit = None if quotas is None else quotas.exceeded(entry.job, ranked.gpu_type, ranked.num_gpus)
-    return None if quotas is None or limit is None else (limit, quotas.held(limit))
+    limit = missed.quotas.exceeded(entry.job, ranked.gpu_type, ranked.num_gpus)
+    return None if limit is None else (limit, missed.quotas.held(limit))
 
 
 def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
@@ -278,8 +267,3 @@ def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
         detail=f"{limit.may_hold} and holds {held}; one of the job's plans needs {plan.num_gpus} {plan.gpu_type}.",
         remedy=f"a larger quota of {limit.title}, or GPUs given back by it",
     )
-
-
-def _workers_stay(job_name: str) -> Reason:
-    detail = f"Workers of the last attempt of {job_name} still hold their GPUs."
-    return Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.room import FreeOfType, Need
+from frenzy.core.scheduling.engine.room import FreeOfType, Need, place
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import any_of, asked, host_needs, in_all, listed
 from frenzy.core.values.cluster import Cluster, NodeState

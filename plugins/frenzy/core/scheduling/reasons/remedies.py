@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from frenzy.core.scheduling.engine.entries import Entry
-from frenzy.core.scheduling.engine.placement import usable_gpus
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan
+from frenzy.core.scheduling.engine.job_options import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import Policy, with_queues
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import Free, FreeCapacity, FreeOfType, Need
+from frenzy.core.scheduling.engine.room import Free, FreeCapacity, FreeOfType, Need, usable_gpus
+from frenzy.core.scheduling.engine.state import Entry
 from frenzy.core.scheduling.engine.wording import host_needs
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import Reason, ReasonCode

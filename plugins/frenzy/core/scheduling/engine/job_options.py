@@ -1,28 +1,32 @@
 """What jobs may run with: each plan with what it asks of the nodes, and takes for each unit of the job's work.
 
-Tables are remembered across decisions, by the identity of the plans they were made of. Tables that ask the nodes for
-the same share one ``Ask``, whatever their run times: what depends on nothing else is found once for all of them.
+Options are remembered across decisions. Those that ask the nodes for the same share one ``Ask``, whatever their run
+times: what depends on nothing else is found once for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, PaperPolicy, Policy
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place_in
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
-_MOST_TABLES: Final = 16_384
+_MOST_KNOWN: Final = 16_384
+
+
+_SETTINGS: Final = attrgetter(
+    "num_gpus", "tp", "zero_stage", "micro_batch_size", "activation_checkpointing", "offload_optimizer"
+)
 
 
 class RankedPlan(NamedTuple):
@@ -42,15 +46,15 @@ class RankedPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """What the plans of a table ask of the nodes. fewest_gpus: of each GPU type the fewest that any plan takes."""
+    """What a job's plans ask of the nodes. fewest_gpus: of each GPU type the fewest that any plan takes."""
 
     needs: tuple[Need, ...]
     fewest_gpus: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PlanTable:
-    """Some plans of a job.
+class JobOptions:
+    """The plans that a job may take.
 
     listed: all, in its order of preference. plans: those whose GPU type is there; the fastest first, unless they are
     to be taken in order. least: the one with the least work, in effective GPU-seconds; None where there is no plan.
@@ -66,7 +70,7 @@ class PlanTable:
         return left * self.least.unit_s * self.least.gpus if self.least is not None else 0.0
 
 
-NOTHING: Final = PlanTable((), (), Ask((), ()), None)
+NO_OPTIONS: Final = JobOptions((), (), Ask((), ()), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +102,7 @@ class Capacity:
 
     def left_by(self, held: Iterable[tuple[Need, Placement]]) -> FreeCapacity:
         """What ``held`` leaves free; allocations on unknown nodes count nowhere."""
-        return self.empty.changed(held, minus)
+        return self.empty.changed(held, -1)
 
     def fits_empty(self, need: Need) -> bool:
         """Whether ``need`` would fit if nothing ran."""
@@ -112,19 +116,19 @@ _KNOWN: Final[deque[Capacity]] = deque(maxlen=8)
 
 
 def _capacity(cluster: Cluster) -> Capacity:
-    num_gpus: dict[str, int] = {}
+    num_gpus: dict[str, int] = defaultdict(int)
     ready = [node for node in cluster.nodes if node.state is NodeState.READY]
     for node in ready:
-        num_gpus[node.gpu_type] = num_gpus.get(node.gpu_type, 0) + node.num_usable
+        num_gpus[node.gpu_type] += node.num_usable
     speed = _speed(cluster.gpu_types)
     effective = sum(speed[gpu_type] * number for gpu_type, number in num_gpus.items())
     names = frozenset(node.name for node in ready)
-    not_ready = frozenset(cluster.nodes_by_name) - names
-    empty = whole = FreeCapacity.of(cluster)
-    if not_ready:
-        nodes = tuple(replace(node, state=NodeState.READY) for node in cluster.nodes)
-        whole = FreeCapacity.of(Cluster(cluster.gpu_types, nodes))
-    return Capacity(cluster, num_gpus, speed, effective, names, not_ready, empty, whole)
+    in_service = tuple(replace(node, state=NodeState.READY) for node in cluster.nodes)
+    empty = FreeCapacity.of(cluster)
+    whole = empty if len(ready) == len(cluster.nodes) else FreeCapacity.of(Cluster(cluster.gpu_types, in_service))
+    return Capacity(
+        cluster, dict(num_gpus), speed, effective, names, frozenset(cluster.nodes_by_name) - names, empty, whole
+    )
 
 
 def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
@@ -133,8 +137,8 @@ def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """The tables of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
+class KnownOptions:
+    """The options of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
 
     They are found by the identity of the plans, which are kept with them. rigid_on: all nodes, empty and in service,
     where plans are chosen by them, too.
@@ -144,39 +148,37 @@ class Tables:
     rigid_on: FreeCapacity | None
     speed: dict[str, float]
     sizes: dict[str, int]
-    _waiting: dict[object, tuple[object, PlanTable]] = field(default_factory=dict)
-    _running: dict[object, tuple[RunningJob, RankedPlan, PlanTable]] = field(default_factory=dict)
+    _waiting: dict[object, tuple[object, JobOptions]] = field(default_factory=dict)
+    _running: dict[object, tuple[RunningJob, RankedPlan, JobOptions]] = field(default_factory=dict)
     _asks: dict[object, Ask] = field(default_factory=dict)
 
     @staticmethod
-    def of(policy: Policy, capacity: Capacity) -> Tables:
-        """Shared by all decisions that come to the same tables, whatever the policy's other numbers."""
-        if isinstance(policy, BackfillPolicy):
-            alike: Policy = BackfillPolicy(cpus_per_gpu=policy.cpus_per_gpu)
-        else:
-            alike = policy
+    def of(policy: Policy, capacity: Capacity) -> KnownOptions:
+        """Shared by all decisions that come to the same options, whatever the policy's other numbers."""
+        is_swept = isinstance(policy, BackfillPolicy)
+        alike = BackfillPolicy(cpus_per_gpu=policy.cpus_per_gpu) if is_swept else policy
         rigid_on = capacity if isinstance(policy, FifoPolicy) else None
-        return _tables(alike, capacity.cluster.gpu_types, rigid_on)
+        return _known_options(alike, capacity.cluster.gpu_types, rigid_on)
 
-    def of_waiting(self, job: QueuedJob) -> PlanTable:
+    def of_waiting(self, job: QueuedJob) -> JobOptions:
         """Everything ``job`` may start with; a plan made for a GPU type that has since become smaller is none."""
         key = (id(job.plans), job.ordered, job.asked_gpus, job.excluded_nodes)
         known = self._waiting.get(key)
         if known is None or known[0] is not job.plans:
-            if len(self._waiting) >= _MOST_TABLES:
+            if len(self._waiting) >= _MOST_KNOWN:
                 self._waiting.clear()
                 self._asks.clear()
             in_order = job.ordered or not isinstance(self.policy, BackfillPolicy)
-            known = self._waiting[key] = (job.plans, self._table(self._worth_trying(job), in_order=in_order))
+            known = self._waiting[key] = (job.plans, self._options(self._worth_trying(job), in_order=in_order))
         return known[1]
 
-    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> tuple[RankedPlan, PlanTable]:
+    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> tuple[RankedPlan, JobOptions]:
         """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
         # By the plans themselves, which the entry keeps alive: the tuple around them is made anew in each pass.
         key = (id(job.plan), tuple(map(id, job.plans)), job.excluded_nodes, is_displaced)
         known = self._running.get(key)
         if known is None:
-            if len(self._running) >= _MOST_TABLES:
+            if len(self._running) >= _MOST_KNOWN:
                 self._running.clear()
             shape = job.plan.shape
             others = [
@@ -185,7 +187,7 @@ class Tables:
                 if each.gpu_type in self.sizes and self._is_large_enough(each) and (is_displaced or each.shape != shape)
             ]
             current = self._ranked(job.plan, job.excluded_nodes)
-            known = self._running[key] = (job, current, self._table(self._all_ranked(others, job)))
+            known = self._running[key] = (job, current, self._options(self._all_ranked(others, job)))
         return known[1:]
 
     def _is_large_enough(self, plan: ResourcePlan) -> bool:
@@ -210,12 +212,12 @@ class Tables:
         need = self.policy.need(plan, excluded_nodes)
         return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)
 
-    def _table(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> PlanTable:
+    def _options(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> JobOptions:
         plans = [each for each in listed if each.gpu_type in self.speed]
         if not in_order:
             plans.sort(key=attrgetter("unit_s"))
         least = min(plans, key=lambda each: each.unit_s * each.gpus, default=None)
-        return PlanTable(tuple(listed), tuple(plans), self._ask(listed, plans), least)
+        return JobOptions(tuple(listed), tuple(plans), self._ask(listed, plans), least)
 
     def _ask(self, listed: Sequence[RankedPlan], plans: Sequence[RankedPlan]) -> Ask:
         """One for all that ask for the same, of GPUs with the same memory."""
@@ -231,9 +233,9 @@ class Tables:
 
 
 @lru_cache(maxsize=8)
-def _tables(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Capacity | None) -> Tables:
+def _known_options(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Capacity | None) -> KnownOptions:
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    return Tables(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes)
+    return KnownOptions(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes)
 
 
 def rigid_plans(
@@ -257,27 +259,16 @@ def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
     The published plans name no GPU type: plans that differ only in it count as one, with the
     least memory any of them asks for, and go by the smaller class first.
     """
-    least_bytes: dict[tuple[int | bool, ...], int] = {}
+    least_bytes: dict[object, int] = {}
     for plan in plans:
-        key = _settings(plan)
+        key = _SETTINGS(plan)
         least_bytes[key] = min(plan.memory.required_bytes, least_bytes.get(key, plan.memory.required_bytes))
 
     def order(plan: ResourcePlan) -> tuple[object, ...]:
-        settings = _settings(plan)
+        settings = _SETTINGS(plan)
         return (plan.num_gpus, least_bytes[settings], settings, plan.gpu_memory_bytes, plan.gpu_type)
 
     return sorted(plans, key=order)
-
-
-def _settings(plan: ResourcePlan) -> tuple[int | bool, ...]:
-    return (
-        plan.num_gpus,
-        plan.tp,
-        plan.zero_stage,
-        plan.micro_batch_size,
-        plan.activation_checkpointing,
-        plan.offload_optimizer,
-    )
 
 
 def _undominated(listed: Iterable[RankedPlan]) -> list[RankedPlan]:
