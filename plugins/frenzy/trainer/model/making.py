@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,14 @@ from frenzy.trainer.model.faster_layers import use_liger
 from frenzy.trainer.model.fused_loss import fuse_loss
 from frenzy.trainer.model.rank_share import RankShare, WholeWeights
 from frenzy.trainer.model.seeded_weights import SeededWeights
-from frenzy.trainer.model.weight_files import HeldValues, Values, WeightFiles, find_weight_files, weight_files
+from frenzy.trainer.model.weight_files import (
+    HeldValues,
+    Values,
+    WeightFiles,
+    check_names,
+    find_weight_files,
+    weight_files,
+)
 from frenzy.trainer.outcome import BadInputError, one_line
 
 _COMPUTE_DTYPES: Final = {
@@ -134,8 +141,14 @@ class _Filling:
         self._to_pack = four_bit_experts.expert_maps(model) if quantises else {}
 
     def fill(self) -> None:
+        merged = set()
         for name, values in self._found.merged(self._model):
             self._put(self._model.get_parameter(name), values)
+            merged.add(name)
+        if self._found.place is not None:
+            stored = merged | self._found.plain.keys()
+            lacking = [names[0] for names in self._names.values() if stored.isdisjoint(names)]
+            _check_names(self._job, self._model, lacking, self._found.unexpected, self._found.place)
         for name, buffer in self._model.named_buffers():
             if name in self._found.plain:
                 self._found.plain[name].read_into(buffer.view(-1))
@@ -202,12 +215,21 @@ def _read_whole(job: TrainingJob, config: Any, share: RankShare, place: str) -> 
     from transformers import AutoModelForCausalLM
 
     attention, lora = job.training.attention, job.training.lora
-    model = AutoModelForCausalLM.from_pretrained(place, config=config, attn_implementation=attention, dtype=share.dtype)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        place, config=config, attn_implementation=attention, dtype=share.dtype, output_loading_info=True
+    )
+    model, info = loaded
+    _check_names(job, model, info["missing_keys"], info["unexpected_keys"], place)
     if lora is not None and lora.quantization == "nf4":
         dtype, twice = _COMPUTE_DTYPES[job.training.precision], lora.double_quantization
         four_bit.quantise_linear_maps(model, dtype, twice=twice, device=share.device)
         four_bit_experts.quantise_experts(model, twice=twice, device=share.device)
     return model
+
+
+def _check_names(job: TrainingJob, model: Any, lacking: Iterable[str], beside: Iterable[str], place: str) -> None:
+    # Adapters leave a head as it is: a random one would stay random.
+    check_names(model, lacking, beside, place, new_head=job.training.lora is None)
 
 
 def _weights_place(job: TrainingJob, run_root: str, scratch: Path | None) -> str | None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -19,7 +20,10 @@ from frenzy.trainer.disk_room import check_room
 from frenzy.trainer.outcome import BadInputError
 from frenzy.trainer.tensor_file import StoredTensor, read_header
 
+logger = logging.getLogger(__name__)
+
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_SHOWN: Final = 3
 
 
 class Values(Protocol):
@@ -60,15 +64,24 @@ class _Merged:
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """What files hold of a model: parameters and buffers that lie there as they are, and those to be merged."""
+    """What files hold of a model: parameters and buffers that lie there as they are, and those to be merged.
+
+    unexpected: names in the files that the model has no place for. place: of the files; None where there are none.
+    """
 
     plain: Mapping[str, StoredTensor]
     _merged: tuple[_Merged, ...]
+    unexpected: tuple[str, ...] = ()
+    place: str | None = None
 
     def merged(self, model: Any) -> Iterator[tuple[str, HeldValues]]:
-        """What transformers' conversions make of several tensors (experts of one layer), one group after another."""
+        """What transformers' conversions make of several tensors (experts of one layer), one group after another.
+
+        Raises BadInputError where one of them is not there.
+        """
         for group in self._merged:
             for name, tensor in group.values(model).items():
+                _check_shape(name, tensor, model.get_parameter(name), str(self.place))
                 yield name, HeldValues(tensor)
 
 
@@ -162,12 +175,13 @@ def weight_files(model: Any, paths: tuple[Path, ...], place: str) -> WeightFiles
     converters = [each for each in conversions if isinstance(each, WeightConverter)]
     by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
     plain: dict[str, StoredTensor] = {}
+    unexpected: list[str] = []
     groups: dict[str, list[tuple[str, str, StoredTensor]]] = {}
     for key in sorted(stored, key=dot_natural_key):
         name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, known)
         if name not in known:
-            continue
-        if pattern is None:
+            unexpected.append(key)
+        elif pattern is None:
             _check_shape(name, stored[key], known[name], place)
             plain[name] = stored[key]
         else:
@@ -175,10 +189,50 @@ def weight_files(model: Any, paths: tuple[Path, ...], place: str) -> WeightFiles
     if not plain and not groups:
         raise BadInputError("model", place, "its weights are of another model; no name in its files is this model's")
     merged = (_Merged(name, by_pattern[parts[0][1]], tuple(parts)) for name, parts in groups.items())
-    return WeightFiles(plain, tuple(merged))
+    return WeightFiles(plain, tuple(merged), tuple(unexpected), place)
 
 
-def _check_shape(name: str, stored: StoredTensor, needed: torch.Tensor, place: str) -> None:
-    if stored.shape != tuple(needed.shape):
+def check_names(
+    model: Any, missing: Iterable[str], unexpected: Iterable[str], place: str, *, new_head: bool = False
+) -> None:
+    """Refuse files without some of a model's parameters, which would be random; warn of what it has no place for.
+
+    What transformers knows a family's files to lack, or to have beside, is neither. new_head: a head is random by
+    intent where the files' config says that they are the model without one. Raises BadInputError.
+    """
+    from transformers.utils.loading_report import LoadStateDictInfo
+
+    info = LoadStateDictInfo(set(missing), set(unexpected), set(), [], {}, set())
+    model._adjust_missing_and_unexpected_keys(info)
+    lacks, beside = _some(info.missing_keys), _some(info.unexpected_keys)
+    if lacks and not (new_head and _is_head(model, info.missing_keys)):
+        hint = f" They hold {beside}, which the model has not: are those the same under other names?" if beside else ""
+        allowed = f"its files lack {lacks}, which would be random; save the whole model there, with its config.json"
+        raise BadInputError("model", place, f"{allowed}.{hint}")
+    if lacks:
+        logger.warning("%s holds a model without a head: %s begins at random", place, lacks)
+    if beside:
+        logger.warning("%s holds %s, which the model has no place for", place, beside)
+
+
+def _is_head(model: Any, names: Iterable[str]) -> bool:
+    """Whether the config is of the model without its head, and ``names`` are all of the head."""
+    base = model.base_model
+    is_bare = base is not model and model.config.architectures == [type(base).__name__]
+    return is_bare and not any(each.startswith(f"{model.base_model_prefix}.") for each in names)
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first of ``names`` in order of layers, and how many more there are."""
+    from transformers.core_model_loading import dot_natural_key
+
+    first, more = sorted(names, key=dot_natural_key), ""
+    if len(first) > _SHOWN:
+        first, more = first[:_SHOWN], f" and {len(first) - _SHOWN} more"
+    return ", ".join(first) + more
+
+
+def _check_shape(name: str, stored: StoredTensor | torch.Tensor, needed: torch.Tensor, place: str) -> None:
+    if tuple(stored.shape) != tuple(needed.shape):
         shapes = f"{list(stored.shape)} in its files and {list(needed.shape)} by its config"
         raise BadInputError("model", place, f"{name} is {shapes}; use the config that belongs to the weights")

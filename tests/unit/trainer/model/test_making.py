@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.trainer.families import config_of
 from tests.trainer.launching import Case
 from transformers import AutoModelForCausalLM
@@ -225,13 +226,67 @@ def test_weights_that_are_quantised_on_disk_are_refused() -> None:
         check_fit(config, job, largest_token_id=1)
 
 
-def test_what_the_files_lack_is_drawn(tmp_path: Path) -> None:
+def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    """The single file of a model with other tensors in it."""
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def test_a_model_saved_without_its_head_gets_a_random_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = published("llama", tmp_path, shard="1GB")
     bare = AutoModelForCausalLM.from_pretrained(tmp_path).model
     bare.save_pretrained(tmp_path)
     made: Any = make_model(job, load_config(job.model))
     assert 0.01 < float(made.lm_head.weight.detach().std()) < 0.03
     assert torch.equal(made.model.norm.weight, bare.norm.weight.float())
+    assert "a model without a head: lm_head.weight begins at random" in caplog.text
+    adapted = replace(job, training=replace(job.training, lora=LoraSpec(rank=2, target_modules=("q_proj",))))
+    with pytest.raises(BadInputError, match=r"lack lm_head\.weight"):  # adapters would leave it random
+        make_model(adapted, load_config(job.model))
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize(
+    ("lacks", "said"),
+    [
+        ("model.layers.1.", r"lack model\.layers\.1\.\S+, \S+, \S+ and 6 more, which would be random; save the whole"),
+        ("lm_head.", r"lack lm_head\.weight, which would be random"),
+    ],
+)
+def test_weights_that_would_silently_be_random_are_refused_by_name(
+    lacks: str, said: str, pickled: bool, tmp_path: Path
+) -> None:
+    job = published("llama", tmp_path, shard="1GB")
+    rewritten(tmp_path, lambda held: {key: each for key, each in held.items() if not key.startswith(lacks)})
+    if pickled:
+        torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
+        (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(BadInputError, match=said):
+        make_model(job, load_config(job.model))
+
+
+def test_an_expert_that_is_not_in_the_files_is_refused(tmp_path: Path) -> None:
+    job = published("mixtral", tmp_path, shard="1GB")
+    rewritten(tmp_path, lambda held: {key: each for key, each in held.items() if ".experts.1." not in key})
+    with pytest.raises(BadInputError, match=r"experts\.gate_up_proj is \[3, .* in its files and \[4, "):
+        make_model(job, load_config(job.model))
+
+
+def test_weights_under_other_names_are_named_beside_what_lacks(tmp_path: Path) -> None:
+    job = published("llama", tmp_path, shard="1GB")
+    rewritten(tmp_path, lambda held: {key.replace(".layers.", ".blocks."): each for key, each in held.items()})
+    with pytest.raises(BadInputError, match=r"lack model\.layers\.0.* They hold model\.blocks\.0\..*other names\?"):
+        make_model(job, load_config(job.model))
+
+
+def test_weights_without_a_place_in_the_model_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = published("llama", tmp_path, shard="1GB")
+    make_model(job, load_config(job.model))
+    assert not caplog.messages
+    name = "model.layers.0.self_attn.q_proj.bias"
+    rewritten(tmp_path, lambda held: {**held, name: torch.ones(64), "model.rotary_emb.inv_freq": torch.ones(8)})
+    make_model(job, load_config(job.model))
+    assert caplog.messages == [f"{tmp_path} holds {name}, which the model has no place for"]
 
 
 def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
