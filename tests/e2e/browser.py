@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from websockets.sync.client import ClientConnection, connect
 
+MISSING: Final = "no Chromium; on Debian: apt-get install chromium"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _START_TIMEOUT_S: Final = 60.0
 _LEFT: Final = "Inspected target navigated or closed"
@@ -110,16 +111,21 @@ class Browser:
             )
 
 
+def program() -> str | None:
+    """Of the Chromium that is installed here; None without one."""
+    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+
+
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A browser that is ended at the end. Raises FileNotFoundError where no Chromium is installed."""
-    program = next((found for name in _NAMES if (found := shutil.which(name))), None)
-    if program is None:
-        raise FileNotFoundError("no Chromium; on Debian: apt-get install chromium")
+    found = program()
+    if found is None:
+        raise FileNotFoundError(MISSING)
     with tempfile.TemporaryDirectory(prefix="frenzy-browser-", ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
             [
-                program,
+                found,
                 "--headless",
                 "--no-sandbox",
                 "--disable-gpu",

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.e2e.growing import Moved, move_for_memory
 from tests.e2e.together import Together, hand_in
-from tests.e2e.walker import Walker, write_cluster, write_corpus
+from tests.e2e.walker import READ_SELDOM, Walker, write_cluster, write_corpus
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
 from frenzy.cli.embedded.stack import Stack
@@ -18,9 +18,15 @@ from frenzy.cli.embedded.stack import Stack
 LEASE_S = 15
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Known by a marker, so that a second process can have all other tests: ``make test-all``."""
+    if "stack" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.shared_airflow)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with an Airflow of their own come first: the shared one is not up beside it."""
-    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: item.get_closest_marker("shared_airflow") is not None)
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +49,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[st
     queues.write_text("teams: {readers: {members: [ada, ben]}}\n", encoding="utf-8")
     env = {
         CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": {**extras, "FRENZY_QUEUES": str(queues)}}),
+        **READ_SELDOM,
         USERS_VARIABLE: "admin:admin,frenzy:user,viewer:viewer,ada:user,ben:user,eve:user",
     }
     with Stack.running(tmp_path_factory.mktemp("stack"), env={**env, **stack_settings("postgresql")}) as running:

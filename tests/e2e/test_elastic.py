@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.growing import growing
-from tests.e2e.walker import ELASTIC_CLUSTER, RECONCILE, Walker, job_text, write_cluster, write_corpus
+from tests.e2e.walker import ELASTIC_CLUSTER, READ_SELDOM, RECONCILE, Walker, job_text, write_cluster, write_corpus
 from tests.scenarios import elastic, swap
 from tests.scenarios.elastic import Story
 from tests.scenarios.swap import SwapStory
@@ -35,7 +35,7 @@ def elastic_stack(
     tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
 ) -> Iterator[Stack]:
     cluster = write_cluster(tmp_path_factory.mktemp("elastic-cluster"), ELASTIC_CLUSTER)
-    env = {"FRENZY_CLUSTER": str(cluster), "FRENZY_MIN_RUN_S": "3", "FRENZY_RESTART_S": "8"}
+    env = {**READ_SELDOM, "FRENZY_CLUSTER": str(cluster), "FRENZY_MIN_RUN_S": "3", "FRENZY_RESTART_S": "8"}
     with Stack.running(tmp_path_factory.mktemp("elastic-stack"), env={**env, **stack_settings("sqlite")}) as running:
         yield running
 

@@ -61,6 +61,7 @@ def test_predicted_and_measured_peak_agree_before_growth(walker: Walker, togethe
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("ladder")
 def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(walker: Walker) -> None:
     dag_id, run_id = walker.start(
         "bursting", training=growing(60, max_steps=60), on_memory_pressure={"forecast": False, "min_run_s": 0}
@@ -95,7 +96,8 @@ LADDER = {
 @pytest.fixture(scope="module")
 def ladder(walker: Walker) -> dict[Rung, Run]:
     """A run for each rung; they train beside each other."""
-    return {rung: walker.start(f"rung-{rung.name.lower()}", **sections) for rung, sections in LADDER.items()}
+    runs = walker.start_all({f"rung-{rung.name.lower()}": sections for rung, sections in LADDER.items()})
+    return dict(zip(LADDER, runs, strict=True))
 
 
 @pytest.mark.thorough

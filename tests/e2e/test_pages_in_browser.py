@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from tests.e2e.accessibility import faults, keyboard_faults
-from tests.e2e.browser import Browser, browser
+from tests.e2e.browser import MISSING, Browser, browser, program
 from tests.e2e.together import Together
 from tests.e2e.walker import MODEL, Walker
 
@@ -20,6 +20,8 @@ from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.units import format_bytes
+
+pytestmark = pytest.mark.thorough
 
 # What is there once a page has all that it shows.
 SHOWN = {"training": ".uplot canvas", "gpus": ".usage .uplot canvas", "new_job": "#preset option[value=tiny]"}
@@ -36,6 +38,8 @@ DOCUMENT = (
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Browser]:
+    if program() is None:
+        pytest.skip(MISSING)
     with browser() as opened:
         opened.window(1400, 1000)
         yield opened

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from tests.e2e.walker import Walker, long_training, write_cluster, write_corpus
+from tests.e2e.walker import READ_SELDOM, Walker, long_training, write_cluster, write_corpus
 
 from frenzy.cli.embedded.airflow_env import STACK_MARK
 from frenzy.cli.embedded.left_jobs import left_jobs
@@ -31,7 +31,7 @@ def mortal(
 ) -> Iterator[Walker]:
     """A user of an Airflow that these tests break, in the order they stand here."""
     files = tmp_path_factory.mktemp("mortal")
-    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": "15", "FRENZY_ELASTIC": "off"}
+    env = {**READ_SELDOM, "FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": "15", "FRENZY_ELASTIC": "off"}
     with Stack.running(files / "home", env={**env, **stack_settings("sqlite")}) as stack:
         user = Walker(stack, write_corpus(files))
         yield user

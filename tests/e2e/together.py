@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.walker import MODEL, Walker, job_text
+from tests.e2e.walker import MODEL, Walker
 
 # The ids of a DAG and of its run.
 Run = tuple[str, str]
@@ -35,9 +35,12 @@ def hand_in(walker: Walker, folder: Path) -> Together:
     long_text.write_text(walker.corpus.read_text(encoding="utf-8") * 3, encoding="utf-8")
     evaluation = {"enabled": True, "max_new_tokens": 8, "max_sequences": 4}
     larger = {"config": {**MODEL, "n_embd": 256, "n_layer": 6}}
-    evaluated = walker.start("complete", model=larger, training={"max_steps": 8}, evaluation=evaluation)
-    prepared = walker.store(job_text("prepared", long_text, training={"max_steps": 4}, evaluation={"enabled": True}))
-    first, second = ((prepared, walker.trigger(prepared)) for _ in range(2))
-    producer = walker.start("upstream", training={"max_steps": 2})
-    one, two, three = (walker.start(f"plain-{number}", training={"max_steps": 6}) for number in (1, 2, 3))
+    jobs = {
+        "complete": {"model": larger, "training": {"max_steps": 8}, "evaluation": evaluation},
+        "prepared": {"data": {"path": str(long_text)}, "training": {"max_steps": 4}, "evaluation": {"enabled": True}},
+        "upstream": {"training": {"max_steps": 2}},
+        **{f"plain-{number}": {"training": {"max_steps": 6}} for number in (1, 2, 3)},
+    }
+    evaluated, first, producer, one, two, three = walker.start_all(jobs)
+    second = first[0], walker.trigger(first[0])
     return Together(evaluated=evaluated, prepared=(first, second), producer=producer, plain=(one, two, three))

@@ -253,10 +253,12 @@ class Stack:
                 self._migrate(environ)
                 for name in reversed(COMPONENTS):
                     self._start_component(name, environ)
+                self._wait_until_healthy(["api-server"])
+                # While the others still start: it takes seconds.
+                self._warm_up()
                 self._wait_until_healthy(COMPONENTS)
         except NoFreePortError as error:
             raise StackError(f"{error}.", "Set FRENZY_PORT to a free one, or end what uses it.") from error
-        self._warm_up()
 
     def _prepare_home(self, port: int) -> None:
         settings = self.settings
