@@ -24,6 +24,7 @@ def test_defaults_come_from_transformers_and_follow_what_is_given() -> None:
     assert config["num_key_value_heads"] == 4
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_an_answer_is_kept_and_used_again(tmp_path: Path) -> None:
     first = resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path)
     (kept,) = tmp_path.glob("*.json")
@@ -31,23 +32,27 @@ def test_an_answer_is_kept_and_used_again(tmp_path: Path) -> None:
     assert resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path)["hidden_size"] == 99
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     config = resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path / "file/cache")
     assert config["hidden_size"] == 64
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_a_local_folder_gives_its_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     assert resolve_model_config(ModelSpec(path=str(tmp_path)))["hidden_size"] == 64
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_a_refused_config_names_its_place() -> None:
     with pytest.raises(SpecError) as caught:
         resolve_model_config(ModelSpec(config={"model_type": "gpt2", "n_embd": "wide"}))
     assert caught.value.violations[0].path == "model.config"
 
 
+@pytest.mark.usefixtures("one_config_reader")
 @pytest.mark.parametrize(("family", "allowed"), [("gpt22", "did you mean gpt2"), ("?", "that transformers knows")])
 def test_an_unknown_family_is_told_the_nearest_one(family: str, allowed: str) -> None:
     with pytest.raises(SpecError) as caught:
@@ -90,6 +95,7 @@ def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
     assert SECRET not in str(seen)
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_a_bound_as_the_library_writes_it_is_read_again() -> None:
     bound = [0.0, {"__float__": "Infinity"}]
     assert (
@@ -164,6 +170,7 @@ def test_the_process_that_is_asked_has_only_so_much_memory(monkeypatch: pytest.M
     assert "MemoryError" in library_process.ask("print(len(bytearray(2**30)))", {})["error"]
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_whoever_asks_for_a_config_that_another_asks_for_takes_that_answer(tmp_path: Path) -> None:
     given = {"model_type": "gpt2", "n_layer": 3}
     resolve_model_config(ModelSpec(config=given), cache_folder=tmp_path)

@@ -22,6 +22,7 @@ WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, 
 STABLELM = {"model_type": "stablelm", **WIDTHS, "num_key_value_heads": 2, "num_hidden_layers": 2}
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_a_known_family_is_not_traced() -> None:
     model = ModelSpec(config={"model_type": "llama", **WIDTHS, "num_key_value_heads": 2})
     assert planned_config(model, TRAINING)[1].keys().isdisjoint({MODULE_TREE, MODEL_TRACE})
@@ -60,6 +61,7 @@ def test_whoever_traces_holds_one_of_two_places_that_all_of_a_machine_share(tmp_
         fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.usefixtures("one_config_reader")
 def test_what_a_user_says_was_measured_is_not_believed() -> None:
     given = {**STABLELM, MODEL_TRACE: {"problem": "mine"}, MODULE_TREE: [["mine", [1], False]]}
     config = resolve_model(ModelSpec(config=given))[1]
