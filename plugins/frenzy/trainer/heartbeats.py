@@ -68,18 +68,20 @@ def counting(phase: str) -> Callable[[int], None]:
 def wait_for(place: str, *, signs_at: str, what: str) -> str:
     """The text at ``place``, once another node has put it there; signs_at: where that node's signs are.
 
-    Raises TemporaryError when the other node showed no progress for as long as a start may be silent.
+    Its signs are passed on, for those who wait for this node. Raises TemporaryError when it showed no progress for as
+    long as a start may be silent. Before its first sign it may have no machine or no image yet, which takes any time:
+    who watches the attempt knows whether it runs.
     """
-    last, since = None, time.monotonic()
+    last, since = None, 0.0
     while True:
-        try:
-            return files.read_text(place)
-        except FileNotFoundError:
-            pass
+        found = _read(place)
+        if found is not None:
+            return found
         sign = _read(signs_at)
-        if sign != last:
+        if sign is not None and sign != last:
             last, since = sign, time.monotonic()
-        if time.monotonic() - since > env.startup_s():
+            beat("waiting for another node, which shows progress")
+        if last is not None and time.monotonic() - since > env.startup_s():
             detail = f"Another node did not {what}, and showed no progress for {env.startup_s():.0f} s."
             raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60)
         time.sleep(_POLL_S)
@@ -89,4 +91,7 @@ def _read(place: str) -> str | None:
     try:
         return files.read_text(place)
     except FileNotFoundError:
+        return None
+    except Exception as error:  # a store that is away must not end what waits
+        logger.warning("what another node says could not be read: %s", error)
         return None

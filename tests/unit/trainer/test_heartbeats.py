@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,14 @@ def place(tmp_path: Path) -> Iterator[Path]:
     heartbeats.begin(str(tmp_path / "telemetry" / "node-00000.json"))
     yield tmp_path / "telemetry" / "node-00000.json"
     heartbeats.begin(None)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens while somebody waits: the first at its first pause, and so on."""
+    found: list[Callable[[], object]] = []
+    monkeypatch.setattr(heartbeats.time, "sleep", lambda _: found.pop(0)())
+    return found
 
 
 def written(place: Path) -> tuple[str, int | None]:
@@ -60,8 +68,52 @@ def test_what_another_node_put_is_found(tmp_path: Path) -> None:
     assert heartbeats.wait_for(str(tmp_path / "rendezvous.json"), signs_at="nowhere", what="say where") == "here"
 
 
-def test_waiting_ends_when_the_other_node_shows_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_ends_when_the_other_node_shows_no_more_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FRENZY_STARTUP_S", "0.01")
+    (tmp_path / "other.json").write_text("importing")
     with pytest.raises(TemporaryError, match="did not say where") as raised:
-        heartbeats.wait_for(str(tmp_path / "rendezvous.json"), signs_at=str(tmp_path / "none"), what="say where")
+        heartbeats.wait_for(str(tmp_path / "rendezvous.json"), signs_at=str(tmp_path / "other.json"), what="say where")
     assert raised.value.reason.code is ReasonCode.LAUNCH_FAILED
+
+
+def test_a_node_without_a_machine_or_an_image_is_waited_for(
+    turns: list[Callable[[], object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRENZY_STARTUP_S", "0")
+    turns += [lambda: None, lambda: (tmp_path / "ready").write_text("ready")]
+    assert heartbeats.wait_for(str(tmp_path / "ready"), signs_at=str(tmp_path / "other.json"), what="get ready")
+
+
+def test_who_waits_passes_on_the_progress_of_the_other_and_none_of_its_own(
+    turns: list[Callable[[], object]], place: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.json"
+    seen: list[bool] = []
+    turns += [
+        lambda: seen.append(place.exists()),
+        lambda: other.write_text("loading 1"),
+        lambda: (seen.append(place.exists()), place.unlink(), heartbeats.beat("between"), place.unlink()),
+        lambda: seen.append(place.exists()),
+        lambda: other.write_text("loading 2"),
+        lambda: (seen.append(place.exists()), (tmp_path / "ready").write_text("ready")),
+    ]
+    heartbeats.wait_for(str(tmp_path / "ready"), signs_at=str(other), what="get ready")
+    assert seen == [False, True, False, True]
+
+
+def test_waiting_goes_on_while_the_store_is_away(
+    turns: list[Callable[[], object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def read_text(place: str) -> str:
+        reads.append(place)
+        if len(reads) < 4:
+            raise ConnectionError("503")
+        return "ready"
+
+    monkeypatch.setattr(heartbeats.files, "read_text", read_text)
+    turns += [lambda: None, lambda: None]
+    assert heartbeats.wait_for("ready", signs_at="other.json", what="get ready") == "ready"

@@ -191,6 +191,7 @@ FAILURES: Final = (
             r"ran for \d+ milliseconds before timing out",
             r"Timed out waiting \d+ms for (recv|send) operation",
             r"client socket has timed out after",
+            r"Timed out after \d+ seconds waiting for clients",
             r"wait timeout after \d+ms",
             r"monitoredBarrier",
         ),

@@ -79,6 +79,10 @@ class RunPaths:
     def rendezvous(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/rendezvous.json"
 
+    def ready(self, attempt: int, node_rank: int) -> str:
+        """What a node puts once it has only to meet the others."""
+        return f"{self.attempt_dir(attempt)}/ready-{node_rank:05d}"
+
     def telemetry_dir(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/telemetry"
 

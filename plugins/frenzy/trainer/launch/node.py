@@ -16,7 +16,7 @@ from frenzy.trainer.data.make_shards import Share
 from frenzy.trainer.launch.child import call_in_child, fork, log_tail, read_report
 from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ranks, log_file, logs_folder, upload_logs
 from frenzy.trainer.launch.rank_failures import share_failures
-from frenzy.trainer.launch.rendezvous import Rendezvous, find_rendezvous, open_rendezvous
+from frenzy.trainer.launch.rendezvous import Rendezvous, meet
 from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.launch.tracking import begin_tracking
 from frenzy.trainer.loop.prepare import Prepared, prepare
@@ -60,11 +60,7 @@ def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> Attem
 def _run_ranks(
     spec: LaunchSpec, prepared: Prepared, ranks: LocalRanks, stop: StopRequest, logs: Path, scratch: Path
 ) -> AttemptResult:
-    place = RunPaths(spec.run_dir).rendezvous(spec.attempt)
-    if ranks.is_first_node:
-        meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
-    else:
-        meeting = find_rendezvous(place, signs_at=RunPaths(spec.run_dir).heartbeat(spec.attempt, 0))
+    meeting = meet(spec, ranks)
     board, records = SharedProgress(ranks.count), RecordPipe()
     contexts = [
         _context(spec, prepared, board, records, ranks, meeting, scratch, local) for local in range(ranks.count)

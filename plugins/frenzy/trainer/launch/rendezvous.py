@@ -1,4 +1,4 @@
-"""Where the ranks meet: node 0 binds a free port and says so in the run directory."""
+"""Where the ranks meet: node 0 binds a free port and says so in the run directory, once all nodes are ready."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import env, files, heartbeats
+from frenzy.trainer.launch.local_ranks import LocalRanks
 
 _BACKLOG: Final = 1024
 
@@ -19,6 +22,21 @@ class Rendezvous:
     address: str
     port: int
     listener: socket.socket | None
+
+
+def meet(spec: LaunchSpec, ranks: LocalRanks) -> Rendezvous:
+    """Where the ranks of all nodes meet; to be called when this node is ready. Raises TemporaryError.
+
+    Ranks wait for one another only as long as for any exchange. Nodes get ready at times of their own, as their
+    machines, images and downloads come.
+    """
+    paths, attempt = RunPaths(spec.run_dir), spec.attempt
+    if not ranks.is_first_node:
+        files.write_text(paths.ready(attempt, ranks.node_rank), "ready")
+        return find_rendezvous(paths.rendezvous(attempt), signs_at=paths.heartbeat(attempt, 0))
+    for other in range(1, 1 if ranks.is_only_machine else len(spec.gpus_per_node)):
+        heartbeats.wait_for(paths.ready(attempt, other), signs_at=paths.heartbeat(attempt, other), what="get ready")
+    return open_rendezvous(paths.rendezvous(attempt), single_machine=ranks.is_only_machine)
 
 
 def open_rendezvous(place: str, *, single_machine: bool) -> Rendezvous:

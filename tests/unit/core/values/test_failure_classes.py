@@ -120,6 +120,7 @@ TEXTS = [
         "timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466119168, NumelOut=466119168, Timeout(ms)=600000) "
         "ran for 600067 milliseconds before timing out.",
     ),
+    ("COLLECTIVE_TIMEOUT", "DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."),
     ("COLLECTIVE_TIMEOUT", "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"),
     (
         "COLLECTIVE_TIMEOUT",

@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.trainer.launching import Case
 from torch.distributed import TCPStore
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import Control, ControlAction
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.run_files import ExitCode
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.settings import CHECKOUT
-from frenzy.trainer import env, files
+from frenzy.trainer import env, files, heartbeats
+from frenzy.trainer.launch import rendezvous
 from frenzy.trainer.launch.child import call_in_child, fork
-from frenzy.trainer.launch.rendezvous import find_rendezvous, open_rendezvous
+from frenzy.trainer.launch.local_ranks import local_ranks
+from frenzy.trainer.launch.rendezvous import find_rendezvous, meet, open_rendezvous
 from frenzy.trainer.launch.supervise import Supervisor
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.outcome import (
@@ -216,6 +219,26 @@ def test_nodes_find_the_first_nodes_port(tmp_path: Path) -> None:
     assert opened.listener is not None
     opened.listener.close()
     assert (found.address, found.port, found.listener) == ("127.0.0.1", opened.port, None)
+
+
+def test_node_0_says_where_the_ranks_meet_when_all_other_nodes_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = Case(run_dir=str(tmp_path / "run"), data="", num_gpus=3, gpus_per_node=(1, 1, 1)).spec()
+    paths, meetings = RunPaths(spec.run_dir), []
+
+    def meanwhile(_: float) -> None:
+        """Another node gets ready, and waits in turn."""
+        other = 2 if files.exists(paths.ready(1, 1)) else 1
+        assert not files.exists(paths.rendezvous(1))
+        monkeypatch.setattr(rendezvous, "find_rendezvous", lambda place, **_: meetings.append(place))
+        meet(spec, local_ranks(spec.gpus_per_node, other))
+
+    monkeypatch.setattr(heartbeats.time, "sleep", meanwhile)
+    found = meet(spec, local_ranks(spec.gpus_per_node, 0))
+    assert found.listener is not None
+    found.listener.close()
+    assert meetings == [paths.rendezvous(1)] * 2
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, *([socket.AF_INET6] if socket.has_dualstack_ipv6() else [])])

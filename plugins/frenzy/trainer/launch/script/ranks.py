@@ -23,7 +23,7 @@ from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.launch.child import fork, log_tail
 from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ranks, log_file, logs_folder, upload_logs
 from frenzy.trainer.launch.rank_failures import share_failures
-from frenzy.trainer.launch.rendezvous import find_rendezvous, open_rendezvous
+from frenzy.trainer.launch.rendezvous import meet
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest
 from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text, job_text
 from frenzy.trainer.launch.script.relay import NodeWatch, RankWatch, bound
@@ -109,12 +109,7 @@ def _script_ranks(
     spec: LaunchSpec, ranks: LocalRanks, scratch: Path, resume: ScriptCheckpoint | None
 ) -> list[ScriptRank]:
     """One for each GPU slot, which meet where the script's own first rank will listen."""
-    paths = RunPaths(spec.run_dir)
-    place = paths.rendezvous(spec.attempt)
-    if ranks.is_first_node:
-        meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
-    else:
-        meeting = find_rendezvous(place, signs_at=paths.heartbeat(spec.attempt, 0))
+    meeting = meet(spec, ranks)
     if meeting.listener is not None:
         meeting.listener.close()
     first = ScriptRank(
