@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,15 @@ from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.core.values.run_files import RunPaths
+from frenzy.core.values.telemetry import SAVING
 from frenzy.ports import TelemetryCursor
 from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.launch.local_ranks import LocalRanks
+from frenzy.trainer.launch.script import relay
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest, record
 from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text, job_text
-from frenzy.trainer.launch.script.relay import RankWatch
+from frenzy.trainer.launch.script.rank_work import RankWork
+from frenzy.trainer.launch.script.relay import NodeWatch, RankWatch
 from frenzy.trainer.launch.script.reports import ReportFile
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
 from frenzy.trainer.telemetry.writer import NodeTelemetry
@@ -131,6 +136,78 @@ def test_the_newest_checkpoint_is_the_newest_whose_record_can_be_read(
     entry = FileEntry(file.name, len(content), xxhash.xxh3_128_hexdigest(content.encode()))
     store.commit(replace(manifest, files=(entry,)))
     assert newest(spec) == ScriptCheckpoint(step=1, path=str(tmp_path))
+
+
+@pytest.fixture
+def signs(
+    watch: RankWatch, telemetry: NodeTelemetry, spec: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[float, float, int], list[str]]:
+    """The signs of a turn: at a time since the last step, with the work that was done since the turn before."""
+    ranks = LocalRanks(first=0, count=1, node_rank=0, is_only_machine=True)
+    rank = ScriptRank(spec=spec, ranks=ranks, local_rank=0, address="127.0.0.1", port=1, scratch=tmp_path, resume=None)
+    node = NodeWatch({0: watch}, rank, lambda: False, telemetry)
+
+    def turn(now_s: float, worked_s: float, num_bytes: int) -> list[str]:
+        told: list[str] = []
+        monkeypatch.setattr(RankWork, "grown", lambda _: (worked_s, num_bytes))
+        monkeypatch.setattr(relay.heartbeats, "beat", lambda phase, _: told.append(phase))
+        monkeypatch.setattr(relay.time, "monotonic", lambda: 1e6 + now_s)
+        node.turn()
+        return told
+
+    return turn
+
+
+COMPUTES = "running the script: seconds of processor time"
+
+
+def test_a_script_that_evaluates_or_saves_after_a_step_shows_progress_while_it_works(
+    signs: Callable[[float, float, int], list[str]], tmp_path: Path
+) -> None:
+    assert signs(0, 0.01, 0) == [COMPUTES], "before the first step"
+    says(tmp_path, kind="step", step=1)
+    assert signs(10, 5.0, 2**30) == [], "steps come"
+    assert signs(600, 5.0, 0) == [COMPUTES]
+    assert signs(605, 0.05, 2**20) == [], "it only logs"
+    assert signs(1200, 0.05, 2**30) == [COMPUTES], "it writes"
+
+
+def test_processor_time_alone_is_no_progress_for_ever(
+    signs: Callable[[float, float, int], list[str]], tmp_path: Path
+) -> None:
+    says(tmp_path, kind="step", step=1)
+    signs(0, 5.0, 0)
+    assert signs(3500, 5.0, 0) == [COMPUTES]
+    assert signs(3610, 5.0, 0) == []
+    assert signs(3700, 5.0, 2**30) == [COMPUTES]
+    assert signs(7200, 5.0, 0) == [COMPUTES], "an hour since it wrote"
+
+
+def test_a_script_that_obeys_the_request_to_stop_says_that_it_saves(
+    signs: Callable[[float, float, int], list[str]], tmp_path: Path
+) -> None:
+    says(tmp_path, kind="step", step=1)
+    signs(0, 5.0, 0)
+    says(tmp_path, kind="stopping", step=1)
+    assert signs(30, 0.0, 2**30) == [f"{SAVING}: seconds of processor time"]
+    assert signs(35, 0.0, 0) == [], "it hangs"
+
+
+def test_what_a_child_of_the_command_does_counts() -> None:
+    work = "open('/dev/null', 'wb').write(bytes(2**23)); sum(range(10**7)); print(1, flush=True); input()"
+    command = ["/bin/sh", "-c", '"$0" -c "$1"; true', sys.executable, work]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child:
+        watched, other = RankWork([child.pid]), RankWork([])
+        child.stdout.readline()
+        worked_s, num_bytes = watched.grown()
+        assert worked_s > 0.05
+        assert num_bytes > 2**23
+        assert watched.grown() == (0.0, 0)
+        assert other.grown() == (0.0, 0)
+        child.stdin.close()
 
 
 def test_what_is_no_plain_file_holds_no_reports(tmp_path: Path) -> None:

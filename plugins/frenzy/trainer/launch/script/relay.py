@@ -9,18 +9,18 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.run_files import ExitCode, RunPaths, how_ended
-from frenzy.core.values.telemetry import StepRecord
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.telemetry import SAVING, StepRecord
+from frenzy.core.values.units import MIB, format_bytes
 from frenzy.core.values.workload import believed_releases
 from frenzy.trainer import heartbeats
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, record
 from frenzy.trainer.launch.script.environment import ScriptRank
+from frenzy.trainer.launch.script.rank_work import RankWork
 from frenzy.trainer.launch.script.reports import Report, ReportFile
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.telemetry.process_memory import ProcessMemory
@@ -34,7 +34,13 @@ _BEAT_S: Final = 5.0
 _LONGEST_REFUSAL: Final = 500
 # Of C++ threads, streams and contexts that a library left to the end of the process.
 _CRASHES: Final = tuple(128 + each for each in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV))
-_CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
+# Without a step for so long a script saves, evaluates, or hangs.
+_QUIET_S: Final = 10.0
+# Of all ranks between two signs: more than what only watches and logs takes.
+_LEAST_WORK_S: Final = 0.25
+_LEAST_BYTES: Final = 4 * MIB
+# A rank that turns round and round for another one takes processor time too.
+_LONGEST_COMPUTING_S: Final = 3600.0
 
 
 class RankWatch:
@@ -43,12 +49,13 @@ class RankWatch:
     def __init__(
         self, rank: ScriptRank, pid: int, board: SharedProgress, baseline_bytes: int, telemetry: NodeTelemetry
     ) -> None:
-        self._rank, self._pid, self._board, self._baseline_bytes = rank, pid, board, baseline_bytes
+        self._rank, self.pid, self._board, self._baseline_bytes = rank, pid, board, baseline_bytes
         self._reports = ReportFile(rank.reports)
         self._memory = ProcessMemory(pid)
         self._telemetry = telemetry
         self._is_virtual = rank.spec.gpu.kind is DeviceKind.VIRTUAL
-        self.has_agent = self.is_stopping = self.has_stepped = self._has_ended = False
+        self.has_agent = self.is_stopping = self._has_ended = False
+        self.stepped_s: float | None = None
         self.peak_bytes = 0
         self.refusal: str | None = None
         self.releases: dict[str, str] = {}
@@ -70,18 +77,10 @@ class RankWatch:
         logger.warning("rank %d: its script had ended; %s while it shut down", self._rank.rank, how_ended(code))
         return int(ExitCode.DONE)
 
-    def cpu_ticks(self) -> int:
-        """Processor time so far: what shows that a script without the agent does something."""
-        try:
-            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0
-        return int(fields[11]) + int(fields[12])
-
     def ask_to_end(self) -> None:
         """SIGTERM, to a script that nothing else reaches."""
         with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGTERM)
 
     def _take(self, report: Report) -> None:
         if report.kind == "hello":
@@ -105,14 +104,14 @@ class RankWatch:
         if not self._is_virtual or held is None:
             return
         self._baseline_bytes = held
-        bound(self._pid, held + self._rank.spec.gpu.memory_bytes)
+        bound(self.pid, held + self._rank.spec.gpu.memory_bytes)
         self._board.take_peak(self._rank.local_rank)
 
     def _step(self, report: Report) -> None:
         local, loss = self._rank.local_rank, report.number("loss")
         if report.step <= self._board.last_step(local):
             return
-        is_first, self.has_stepped = not self.has_stepped, True
+        is_first, self.stepped_s = self.stepped_s is None, time.monotonic()
         step_s = max(0.0, report.number("step_time_s") or 0.0)
         tokens = report.number("tokens") or 0.0
         peaks, capacity = self._memory_of(report)
@@ -193,7 +192,8 @@ class NodeWatch:
         self.watches, self._rank, self._stop_received, self._telemetry = watches, rank, stop_received, telemetry
         self._control = ControlFile(RunPaths(rank.spec.run_dir).control(rank.spec.attempt))
         self._asked_s = self._beat_s = 0.0
-        self._ticks = 0
+        self._work = RankWork([each.pid for each in watches.values()])
+        self._worked_s, self._moved_s = 0.0, float("-inf")
         self._has_ended_them = False
 
     def turn(self) -> None:
@@ -207,7 +207,7 @@ class NodeWatch:
             self._pass_on()
         if now - self._beat_s >= _BEAT_S:
             self._beat_s = now
-            self._beat()
+            self._beat(now)
 
     @property
     def is_asked_to_stop(self) -> bool:
@@ -230,14 +230,22 @@ class NodeWatch:
                 if not each.has_agent:
                     each.ask_to_end()
 
-    def _beat(self) -> None:
-        """Before its first step, or without the agent, a script shows its progress only by the time that it takes."""
-        if any(each.has_stepped for each in self.watches.values()):
+    def _beat(self, now: float) -> None:
+        """Where no step comes, a script shows progress only by the time that it takes and the bytes that it moves."""
+        worked_s, num_bytes = self._work.grown()
+        self._worked_s += worked_s
+        if num_bytes >= _LEAST_BYTES:
+            self._moved_s = now
+        steps_s = [each.stepped_s for each in self.watches.values() if each.stepped_s is not None]
+        if steps_s and now - max(steps_s) < _QUIET_S:
             return
-        ticks = sum(each.cpu_ticks() for each in self.watches.values())
-        if ticks > self._ticks:
-            self._ticks = ticks
-            heartbeats.beat("running the script: seconds of processor time", ticks // _CLOCK_TICKS)
+        if steps_s:
+            computes = worked_s >= _LEAST_WORK_S and now - max(*steps_s, self._moved_s) < _LONGEST_COMPUTING_S
+        else:
+            computes = worked_s > 0
+        if computes or self._moved_s == now:
+            doing = SAVING if any(each.is_stopping for each in self.watches.values()) else "running the script"
+            heartbeats.beat(f"{doing}: seconds of processor time", int(self._worked_s))
 
 
 def bound(pid: int, num_bytes: int) -> None:
