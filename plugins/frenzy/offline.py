@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from frenzy.core.values.errors import FrenzyError, Reason
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job import TrainingJob, deadline_s
 from frenzy.core.values.resource_plan import Candidate
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ def plan_offline(
     there = load_cluster(cluster_file)
     shape, trace = _model_of(job, settings, told)
     steps, note = _steps(job)
-    request = PlanRequest(job=job, shape=shape, total_steps=steps, trace=trace)
+    request = PlanRequest(
+        job=job, shape=shape, total_steps=steps, seconds_to_deadline=_seconds_to_deadline(job), trace=trace
+    )
     calibration = _calibration_of(job, shape)
     candidates = plan_candidates(replace(request, every_plan=every_plan), there, calibration, policy)
     fits = any(each.feasible for each in candidates)
@@ -119,10 +122,9 @@ def fit_offline(
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)
-    request, calibration = (
-        PlanRequest(job=free, shape=shape, total_steps=_steps(job)[0], trace=trace),
-        _calibration_of(job, shape),
-    )
+    steps, left_s = _steps(job)[0], _seconds_to_deadline(job)
+    request = PlanRequest(job=free, shape=shape, total_steps=steps, seconds_to_deadline=left_s, trace=trace)
+    calibration = _calibration_of(job, shape)
     candidates = plan_candidates(request, there, calibration, policy)
     changes: tuple[Change, ...] | None = ()
     if not any(each.feasible for each in candidates):
@@ -162,6 +164,12 @@ def _calibration_of(job: TrainingJob, shape: ModelShape) -> Calibration:
 
     release = None if job.workload is None else job.workload.transformers_release
     return family_calibration(shape.family) if release is None else calibration_of_release(release)
+
+
+def _seconds_to_deadline(job: TrainingJob) -> float | None:
+    """From now; below 0 where it has passed."""
+    deadline = deadline_s(job)
+    return None if deadline is None else deadline - time.time()
 
 
 def _steps(job: TrainingJob) -> tuple[int, str | None]:

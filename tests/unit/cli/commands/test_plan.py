@@ -228,6 +228,25 @@ def test_fit_of_an_unknown_card_is_refused_with_words(frenzy: Command, spec: Pat
     assert "not known" in said.err
 
 
+def test_deadline_that_no_plan_meets_refuses_the_job_as_it_would_be_refused_when_submitted(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    spec.write_text(f"{spec.read_text('utf-8')}constraints: {{deadline: '2020-01-01T00:00:00Z'}}\n", "utf-8")
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
+    assert said.status == 1
+    assert "OVER_DEADLINE" in said.err
+    assert "constraints.deadline" in said.err
+
+
+def test_fit_moves_a_deadline_that_no_plan_meets_and_prints_the_line(frenzy: Command, spec: Path) -> None:
+    spec.write_text(f"{spec.read_text('utf-8')}constraints: {{deadline: '2020-01-01T00:00:00Z'}}\n", "utf-8")
+    said = frenzy("plan", str(spec), "--fit", "1xRTX4090")
+    assert said.status == 0
+    pasted = yaml.safe_load(said.out.split("In the job's file:")[1].split("Plans on")[0])
+    assert pasted.keys() == {"constraints"}
+    assert pasted["constraints"].keys() == {"deadline"}
+
+
 def test_data_that_are_not_there_are_told_although_the_plans_need_none(
     frenzy: Command, spec: Path, cluster_file: Path
 ) -> None:

@@ -38,9 +38,9 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
 
 
 def changed_lines(before: TrainingJob, after: TrainingJob) -> str:
-    """The YAML of the fields of ``after`` that differ, under their sections; limits on cards apart."""
+    """The YAML of the fields of ``after`` that differ, under their sections; not which cards and how many."""
     old, new = job_to_document(before, full=True), job_to_document(after, full=True)
-    new["constraints"] = old["constraints"]
+    new["constraints"] |= {name: old["constraints"][name] for name in ("gpu_types", "max_gpus")}
     return dump_yaml(_difference(old, new))
 
 
