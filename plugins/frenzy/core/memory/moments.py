@@ -256,7 +256,8 @@ def _passing(step: Step) -> Array:
 def in_optimizer_step(step: Step) -> Moment:
     """The gradient's norm, its fp32 copy, and torch's optimizer over one flat partition; on the host if offloaded.
 
-    A sum in fp32 is its own copy: stage 1's whole, stage 2's the partition; stage 3 lays its pieces flat.
+    A sum in fp32 is its own copy: stage 1's whole, stage 2's the partition; stage 3 lays its pieces flat, one part of
+    the partition at a time.
     """
     states, weight = step.states, step.weight
     copies = weight * states.partition + (0.0 if weight == 4 else 4.0 * states.partition)
@@ -269,7 +270,7 @@ def in_optimizer_step(step: Step) -> Moment:
     whole = updating - 4.0 * states.partition if step.workload.precision is Precision.BF16 else beside
     first = np.where(step.separate, whole, plain)
     second = np.where(step.separate, step.gradient * states.partition + beside, plain)
-    stepping = step.by_stage(first, second, updating)
+    stepping = step.by_stage(first, second, _in_sub_group(step))
     return Moment(
         "optimizer step",
         (
@@ -277,11 +278,25 @@ def in_optimizer_step(step: Step) -> Moment:
             Term(
                 "gradient in fp32 and temporaries",
                 "4*S gradient; AdamW on a CPU: 8*S root and quotient, in 8 bits 20*S; or the norm's double of the "
-                "largest tensor; 0 offloaded",
+                "largest tensor; stage 3: a flat copy of the gradient, too, and of S a sub-group; 0 offloaded",
                 np.where(step.grid.offload, 0.0, stepping) + step.whole_gradient,
             ),
         ),
     )
+
+
+def _in_sub_group(step: Step) -> Array:
+    """Stage 3: gradients of a sub-group are laid flat, then made fp32, which a sum in fp32 is already.
+
+    A sub-group ends with the tensor that fills it (``_create_fp16_sub_groups``, ``_prepare_fp32_grad_for_sub_group``).
+    The norm before it is taken of a tensor's part at a time, in double precision.
+    """
+    states = step.states
+    largest = np.minimum(states.largest_tensor / step.grid.dp, states.partition)
+    elements = np.minimum(states.partition, step.buckets.sub_group + largest)
+    made = np.where(step.gradient == 4, 4.0, step.gradient + 4.0)
+    updating = np.maximum(made, _updating_bytes(step.workload)) * elements
+    return np.asarray(np.maximum(updating, 8.0 * largest), dtype=np.float64)
 
 
 def _updating_bytes(workload: Workload) -> float:

@@ -171,6 +171,7 @@ def _zero(plan: ResourcePlan, kind: DeviceKind) -> dict[str, Any]:
         zero["stage3_max_live_parameters"] = buckets.live
         zero["stage3_max_reuse_distance"] = buckets.reuse
         zero["stage3_param_persistence_threshold"] = buckets.persistent
+        zero["sub_group_size"] = buckets.sub_group
     if plan.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": is_pinned(kind)}
     return zero

@@ -24,6 +24,7 @@ class ZeroBuckets:
     reduce: gradients gathered before one reduction (a larger parameter goes alone, uncopied).
     prefetch, live, reuse, persistent: stage 3 only; parameters fetched ahead, held gathered,
     kept when needed again within that distance, and never partitioned if at most that long.
+    sub_group: stage 3 only; of the partition, updated by the optimizer at a time, and at most one parameter more.
     """
 
     reduce: int
@@ -31,6 +32,7 @@ class ZeroBuckets:
     live: int
     reuse: int
     persistent: int
+    sub_group: int = 1_000_000_000
 
 
 def zero_buckets(bucket_elements: int) -> ZeroBuckets:

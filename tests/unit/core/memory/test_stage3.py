@@ -190,3 +190,12 @@ def test_a_layer_that_is_computed_again_keeps_the_inputs_of_its_frozen_maps_mean
 def test_full_training_keeps_as_much_in_every_stage(checkpointing: bool) -> None:
     found = [kept(table(workload(), stage=stage, checkpointing=checkpointing)) for stage in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("bucket", [1000, 10**12])
+def test_the_optimizer_takes_a_sub_group_of_the_partition_at_a_time(bucket: int) -> None:
+    """A flat copy of the gradients in 16 bits, and one in fp32."""
+    partition, largest = LLAMA.num_parameters / 4, max(HEAD, *(each.num_elements for each in LLAMA.layer)) / 4
+    buckets = ZeroBuckets(reduce=1000, prefetch=0, live=0, reuse=0, persistent=0, sub_group=bucket)
+    held = term(table(replace(workload(), buckets=buckets)), "gradient in fp32 and temporaries", "optimizer step")
+    assert held == pytest.approx(max(6 * min(partition, bucket + largest), 8 * largest), rel=0.001)

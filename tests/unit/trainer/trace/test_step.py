@@ -30,6 +30,7 @@ LLAMA = {
     "max_position_embeddings": 4096,
 }
 # Four square maps of attention, three of the MLP, two norms; embedding and head; the last norm.
+LARGEST = max(HIDDEN * INNER, VOCABULARY * HIDDEN)
 PARAMETERS = LAYERS * (4 * HIDDEN**2 + 3 * HIDDEN * INNER + 2 * HIDDEN) + 2 * VOCABULARY * HIDDEN + HIDDEN
 SHORT = TraceChoices(batch=1, sequence_length=8)
 
@@ -234,6 +235,17 @@ def test_only_the_first_stage_holds_all_gradients_until_they_are_reduced() -> No
     ]
     assert held[0] == pytest.approx(2 * PARAMETERS, rel=0.01)
     assert held[1] < held[0] / 2
+
+
+@pytest.mark.parametrize("sub_group", [10**9, 200_000, 40_000])
+def test_stage_3_lays_the_gradients_of_a_sub_group_flat_and_makes_them_fp32(sub_group: int) -> None:
+    """As much of the partition as ``moments._in_sub_group`` counts."""
+    settings = zero_settings(3, 2, 20_000)
+    settings["zero_optimization"]["sub_group_size"] = sub_group
+    settings["optimizer"]["params"]["fused"] = True
+    held = part(traced_run(LLAMA, SHORT, settings, num_ranks=2), "optimizer step", "temporaries")
+    least, most = (max(6 * min(PARAMETERS / 2, sub_group + more), 8 * LARGEST / 2) for more in (0, LARGEST / 2))
+    assert least * 0.99 < held < most * 1.01
 
 
 def test_ranks_differ_where_a_tensor_lies_across_two_partitions() -> None:
