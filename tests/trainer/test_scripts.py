@@ -20,6 +20,7 @@ from frenzy.core.values.units import MIB
 from frenzy.trainer import files
 from frenzy.trainer.checkpoint.store import list_checkpoints
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, record
+from frenzy.trainer.tensor_file import read_header
 
 RECIPES = REPOSITORY / "include/recipes"
 STOP = Control(action=ControlAction.CHECKPOINT_AND_STOP, reason=Reason(code=ReasonCode.PREEMPTED))
@@ -238,6 +239,10 @@ def test_an_unchanged_trainer_over_deepspeed_goes_on_with_other_ranks_and_stages
         assert result.resumed_from_step == (2 * number - 2 or None), result
         found += losses(part)
     assert found == pytest.approx(losses(whole), abs=tolerance)
+    moved = tmp_path / "moved"
+    stored = {key for each in (moved / "model").glob("*.safetensors") for key in read_header(str(each))[0]}
+    assert any("c_attn" in each for each in stored)
+    assert all("lora_" in each for each in stored) == bool(options)
 
 
 def mean_losses(case: Case) -> list[float]:

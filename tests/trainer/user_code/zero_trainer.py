@@ -72,12 +72,14 @@ def main() -> None:
         from peft import LoraConfig, get_peft_model
 
         model = get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
-    Trainer(
+    trainer = Trainer(
         model=model,
         args=arguments,
         train_dataset=Bytes(Path(said["FRENZY_DATA_PATH"]), 64),
         callbacks=[StopAt(options.stop_at), frenzy_agent.FrenzyCallback()],
-    ).train(resume_from_checkpoint=frenzy_agent.resume_from())
+    )
+    trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
+    trainer.save_model(said["FRENZY_MODEL_DIR"])
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> Hos
     resting = resting_terms(workload, grid)
     equation = "2 chunks of 4 MiB; the masters and states, 4*S each, where they are copied"
     staged = Term(CHECKPOINT_STAGING, equation, staging_bytes(workload, grid, states))
-    return HostTerms((*resting.of_rank, *offload_terms(workload, grid, states), staged), resting.of_node)
+    gathered = Term("model gathered to be saved", "w*T at stage 3 of a script", gathered_bytes(workload, grid))
+    return HostTerms((*resting.of_rank, *offload_terms(workload, grid, states), staged), (*resting.of_node, gathered))
 
 
 def resting_terms(workload: Workload, grid: PlanGrid) -> HostTerms:
@@ -72,6 +73,16 @@ def loading_bytes(workload: Workload) -> float:
     else:
         shard = min(float(_SHARD_BYTES), 4.0 * workload.shape.num_parameters)
     return shard + min(float(_READING_BYTES), shard)
+
+
+def gathered_bytes(workload: Workload, grid: PlanGrid) -> Array:
+    """What a script's rank 0 takes to save the model: all that is trained, in the weights' format (``save_model``).
+
+    Counted on each node, for nobody knows on which rank 0 will be.
+    """
+    trained = workload.trained.num_elements(workload.shape.num_layers)
+    whole = float(workload.weight_bytes * trained)
+    return np.where((grid.zero_stage == 3) & workload.gathers_model, whole, 0.0)
 
 
 def staging_bytes(workload: Workload, grid: PlanGrid, states: StateElements) -> Array:

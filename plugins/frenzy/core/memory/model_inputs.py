@@ -45,6 +45,7 @@ class Workload:
     no temporaries (DeepSpeed's own, torch's fused). overlaps_offloaded: reductions overlap where the optimizer
     is offloaded, too.
 
+    gathers_model: a script saves its model whole at stage 3: rank 0 has all that is trained in host memory.
     task: what a script trains for. divides_states: whether ZeRO holds the states; else torch's own optimizer does,
     all of them on each rank. leaves_holes: lengths vary from step to step, and the allocator's segments do not grow.
     reentrant: activation checkpointing by nested backward passes, the default of transformers before 5.
@@ -67,6 +68,7 @@ class Workload:
     largest_shard_bytes: int | None = None
     checkpoint_every: int = 1
     copies_checkpoints: bool = True
+    gathers_model: bool = False
     accumulation_bytes: int | None = None
     buckets: ZeroBuckets | None = None
     updates_in_place: bool | None = None

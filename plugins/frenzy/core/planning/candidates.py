@@ -282,6 +282,7 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         storage=_storage(request.job.training.lora),
         largest_shard_bytes=0 if virtual and request.job.starts_random else None,
         copies_checkpoints=copies_checkpoints(request.job),
+        gathers_model=script is not None and script.divides_states,
         bucket_elements=bucket_elements_for(trained.num_elements(shape.num_layers), virtual=virtual),
         task=task,
         divides_states=script is None or script.divides_states,

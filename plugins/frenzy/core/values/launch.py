@@ -127,6 +127,9 @@ def deepspeed_config(job: TrainingJob, plan: ResourcePlan, kind: DeviceKind) -> 
         "steps_per_print": 2**31 - 1,
         "wall_clock_breakdown": False,
     }
+    if job.workload is not None and plan.zero_stage == 3:
+        # Else what saves a Trainer's model writes a second checkpoint in its place, and no model.
+        config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     config.update(_precision(job.training.precision))
     config.update(_sums(job.training.precision, plan))
     if plan.offload_optimizer:

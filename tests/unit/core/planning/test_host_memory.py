@@ -23,6 +23,7 @@ from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.core.values.units import GIB, MIB
+from frenzy.core.values.workload import WorkloadSpec
 
 MODEL = model_shape(llama_config(2048, 16, 16, 32000, max_position_embeddings=4096))
 rows = st.builds(
@@ -77,6 +78,24 @@ def test_without_offload_the_host_holds_nothing_of_the_optimizer() -> None:
         "data workers",
         "checkpoint staging",
     }
+
+
+def test_a_script_gathers_what_it_trains_at_stage_3_to_save_its_model() -> None:
+    script = dataclasses.replace(job(), workload=WorkloadSpec(command=("python",), framework="deepspeed"))
+    asked = workload_of(request(MODEL, script), DeviceKind.CUDA)
+    terms = [
+        [
+            each
+            for each in predicted(PlanRow(8, 1, stage, 1, 1, True), gathers_model=of.gathers_model).host_terms
+            if each.name == "model gathered to be saved"
+        ]
+        for of in (asked, workload())
+        for stage in (2, 3)
+    ]
+    at_2, [at_3], trainers_at_2, trainers_at_3 = terms
+    assert (at_2, trainers_at_2, trainers_at_3) == ([], [], [])
+    assert not at_3.of_each_rank
+    assert at_3.num_bytes == workload().weight_bytes * MODEL.num_parameters
 
 
 def test_loading_takes_one_shard_and_buffers_however_many_ranks_read_it() -> None:

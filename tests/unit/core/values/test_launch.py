@@ -12,6 +12,7 @@ from frenzy.core.values.job import DataSpec, ModelSpec, Precision, TrainingJob, 
 from frenzy.core.values.launch import deepspeed_config
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.run_files import how_ended
+from frenzy.core.values.workload import WorkloadSpec
 
 JOB = TrainingJob(
     name="tiny",
@@ -57,6 +58,16 @@ def test_each_optimizer_is_named_with_its_settings(optimizer: str, kind: str, ow
         "type": kind,
         "params": {"lr": 3e-4, "weight_decay": 0.0, **own},
     }
+
+
+def test_a_script_at_stage_3_can_save_its_model_whole() -> None:
+    flag = "stage3_gather_16bit_weights_on_model_save"
+    script = replace(JOB, workload=WorkloadSpec(command=("python", "train.py")))
+    for stage in (1, 2, 3):
+        plan = replace(PLAN, zero_stage=stage)
+        zero = deepspeed_config(script, plan, DeviceKind.VIRTUAL)["zero_optimization"]
+        assert zero.get(flag, False) == (stage == 3)
+        assert flag not in deepspeed_config(JOB, plan, DeviceKind.VIRTUAL)["zero_optimization"]
 
 
 @pytest.mark.parametrize("plan", [{}, {"offload_optimizer": True}])
