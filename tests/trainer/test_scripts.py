@@ -243,6 +243,8 @@ def test_an_unchanged_trainer_over_deepspeed_goes_on_with_other_ranks_and_stages
     stored = {key for each in (moved / "model").glob("*.safetensors") for key in read_header(str(each))[0]}
     assert any("c_attn" in each for each in stored)
     assert all("lora_" in each for each in stored) == bool(options)
+    # Beside adapters a Trainer asks for checkpoints without the base model.
+    assert not list(moved.rglob("frozen-*"))
 
 
 def mean_losses(case: Case) -> list[float]:

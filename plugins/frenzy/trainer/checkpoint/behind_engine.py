@@ -41,8 +41,11 @@ def put_behind(engine: Any) -> Any:
     @functools.wraps(own_save)
     def save(*positional: Any, **named: Any) -> bool:
         given = _arguments(save_call, positional, named)
-        folder, client_state = Path(given["save_dir"]), given["client_state"] or {}
-        return _save(engine, folder, given["tag"], client_state, latest=bool(given["save_latest"]))
+        step, kept = int(engine.global_steps), _kept(engine, given["client_state"] or {})
+        # As a Trainer asks for beside adapters: the base model is where the script has it from.
+        without_frozen = bool(given.get("exclude_frozen_parameters", False))
+        state = TrainState(step=step, callback_states=kept, without_frozen=without_frozen)
+        return _save(engine, Path(given["save_dir"]), given["tag"], state, latest=bool(given["save_latest"]))
 
     @functools.wraps(own_load)
     def load(*positional: Any, **named: Any) -> tuple[str | None, Any]:
@@ -82,14 +85,19 @@ def _arguments(call: inspect.Signature, positional: tuple[Any, ...], named: Mapp
     return bound.arguments
 
 
-def _save(engine: Any, folder: Path, tag: Any, client_state: Mapping[str, Any], *, latest: bool) -> bool:
+def _kept(engine: Any, client_state: Mapping[str, Any]) -> dict[str, Any]:
+    """What is saved beside tensors and counters. Raises ContractError."""
+    return _as_json(
+        {
+            _GROUPS: [_plain(group) for group in engine.optimizer.param_groups],
+            _SCHEDULE: _state_of(engine.lr_scheduler),
+            _CLIENT: dict(client_state),
+        }
+    )
+
+
+def _save(engine: Any, folder: Path, tag: Any, state: TrainState, *, latest: bool) -> bool:
     name = f"global_step{engine.global_steps}" if tag is None else str(tag)
-    kept = {
-        _GROUPS: [_plain(group) for group in engine.optimizer.param_groups],
-        _SCHEDULE: _state_of(engine.lr_scheduler),
-        _CLIENT: dict(client_state),
-    }
-    state = TrainState(step=int(engine.global_steps), callback_states=_as_json(kept))
     save_checkpoint(engine, RunPaths(str(folder / name)), state, layout_of_engine(engine), 1)
     if latest:
         from_rank0(lambda: _point(folder, name))

@@ -56,7 +56,7 @@ def _load(engine: Any, prepared: PreparedCheckpoint, target: ParallelLayout) -> 
         on_progress=counting("loading the checkpoint: bytes filled"),
     )
     zero_fragments.before_access(engine)
-    _fill(engine, reader)
+    _fill(engine, reader, without_frozen=saved.train.without_frozen)
     zero_fragments.publish_weights(engine)
     zero_fragments.after_access(engine)
     restore_state(engine, saved)
@@ -64,11 +64,13 @@ def _load(engine: Any, prepared: PreparedCheckpoint, target: ParallelLayout) -> 
     return saved.train
 
 
-def _fill(engine: Any, reader: ShardReader) -> None:
+def _fill(engine: Any, reader: ShardReader, *, without_frozen: bool) -> None:
     with torch.no_grad():
         for partition in zero_fragments.partitions(engine):
             _fill_partition(partition, reader)
         for held in zero_fragments.frozen_parameters(engine):
+            if without_frozen and not reader.index.states_of(held.name):
+                continue
             reader.read(FROZEN, held.name, held.start, held.values, held.of_numel)
         for held in zero_fragments.persistent_buffers(engine):
             reader.read(BUFFER, held.name, held.start, held.values, held.of_numel)

@@ -207,7 +207,7 @@ class CheckpointSaver:
             step=state.step,
             rank=rank,
             tensors=tensors,
-            frozen=_frozen_tensors(self._engine, self._layout),
+            frozen=() if state.without_frozen else _frozen_tensors(self._engine, self._layout),
             metadata={"rank": str(rank), "tp_rank": str(zero_fragments.tensor_parallel_rank(self._layout))},
             rng=capture_rng(),
             state_data=_state_data(self._engine, state, self._layout) if rank == 0 else None,

@@ -10,6 +10,7 @@ import torch
 from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META
 
 from frenzy.core.lifecycle.resume import ParallelLayout
+from frenzy.core.values.codec import OMITTED_IF_EMPTY
 from frenzy.core.values.errors import ContractError
 from frenzy.trainer.best_so_far import BestSoFar
 from frenzy.trainer.checkpoint import zero_fragments
@@ -23,7 +24,8 @@ class TrainState:
 
     ``callback_states`` holds plain JSON values only. Random number generators are saved beside it.
     kept_step: an earlier checkpoint that stays, whatever else is removed. kept_before: those that were to stay before
-    it, newest first: the first that is there stays where the save of ``kept_step`` failed.
+    it, newest first: the first that is there stays where the save of ``kept_step`` failed. without_frozen: what is not
+    trained is left out, and whoever goes on has it.
     """
 
     step: int
@@ -32,6 +34,7 @@ class TrainState:
     best: BestSoFar = BestSoFar()
     kept_step: int | None = None
     kept_before: tuple[int, ...] = ()
+    without_frozen: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
 
     @property
     def kept_steps(self) -> tuple[int, ...]:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from frenzy.core.values.errors import ContractError
+from frenzy.trainer.checkpoint import behind_engine
 from frenzy.trainer.checkpoint.behind_engine import put_behind
+from frenzy.trainer.checkpoint.saved_state import TrainState
 
 
 class Engine:
@@ -18,6 +20,7 @@ class Engine:
     def __init__(self, *, stage: int, num_groups: int, universal: bool) -> None:
         self._stage, self._universal, self.loaded = stage, universal, ""
         self.optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}] * num_groups)
+        self.global_steps, self.lr_scheduler = 7, None
 
     def zero_optimization_stage(self) -> int:
         return self._stage
@@ -26,7 +29,12 @@ class Engine:
         return self._universal
 
     def save_checkpoint(
-        self, save_dir: Any, tag: Any = None, client_state: Any = None, save_latest: bool = True
+        self,
+        save_dir: Any,
+        tag: Any = None,
+        client_state: Any = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
     ) -> bool:
         raise AssertionError("nothing is saved here")
 
@@ -49,3 +57,15 @@ def test_other_files_of_deepspeeds_own_are_loaded_by_deepspeed(
 ) -> None:
     engine = put_behind(Engine(stage=stage, num_groups=num_groups, universal=universal))
     assert engine.load_checkpoint(tmp_path) == (str(tmp_path), {})
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+def test_frozen_weights_are_left_out_of_a_checkpoint_where_its_caller_asks_for_that(
+    excluded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[TrainState] = []
+    monkeypatch.setattr(behind_engine, "layout_of_engine", lambda _: None)
+    monkeypatch.setattr(behind_engine, "save_checkpoint", lambda _engine, _paths, state, *_: saved.append(state))
+    engine = put_behind(Engine(stage=2, num_groups=1, universal=False))
+    engine.save_checkpoint(tmp_path, save_latest=False, exclude_frozen_parameters=excluded)
+    assert [(each.step, each.without_frozen) for each in saved] == [(7, excluded)]
