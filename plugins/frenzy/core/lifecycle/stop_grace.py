@@ -20,10 +20,11 @@ def stop_grace_s(
 ) -> float:
     """Seconds for the end of a node's ``num_ranks`` ranks, from ``least_s`` to ``least_s + most_s``.
 
-    bytes_per_s: what the slowest rank of an earlier checkpoint wrote, None where there is none. A plan whose ranks
-    take no copy of what they save does not say how much that is: ``least_s``.
+    bytes_per_s: what the slowest rank of an earlier checkpoint wrote, None where there is none. A plan of a script
+    does not say how much that saves: ``least_s``.
     """
-    each = sum(term.num_bytes for term in plan.memory.host_terms if term.name == CHECKPOINT_STAGING)
+    memory = plan.memory
+    each = memory.uncopied_bytes + sum(term.num_bytes for term in memory.host_terms if term.name == CHECKPOINT_STAGING)
     rate = bytes_per_s if bytes_per_s is not None and bytes_per_s > 0 else UNMEASURED_BYTES_PER_S / num_ranks
     takes_s = _STEPS * plan.step_time_s + _WRITES * each / rate if each else 0.0
     return least_s + math.ceil(min(most_s, takes_s))

@@ -17,7 +17,7 @@ from frenzy.core.memory.activations import Activations
 from frenzy.core.memory.allocator_holes import hole_bytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.card_overheads import beside_bytes, workspace_bytes
-from frenzy.core.memory.host_memory import host_terms
+from frenzy.core.memory.host_memory import host_terms, saved_bytes
 from frenzy.core.memory.host_offload import STATES_EQUATION, optimizer_state_bytes
 from frenzy.core.memory.model_inputs import Array, Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.memory.model_states import StateElements, StateRequest, state_elements
@@ -82,6 +82,7 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         calibration.headroom_share,
         calibration.headroom_bytes,
         host=host_terms(workload, grid, states),
+        uncopied_bytes=None if workload.copies_checkpoints else saved_bytes(workload, states),
         beside_bytes=beside_bytes(workload.kind, grid) + hole_bytes(workload, grid),
     )
 

@@ -91,7 +91,10 @@ def staging_bytes(workload: Workload, grid: PlanGrid, states: StateElements) -> 
     A copy is of the rank's partition, masters and optimizer states.
     """
     chunks = np.full(len(grid), float(_CHUNKS * CHECKPOINT_CHUNK_BYTES))
-    if not workload.copies_checkpoints:
-        return chunks
-    copied = 4.0 * states.partition + optimizer_state_bytes(workload, states.partition)
-    return np.asarray(chunks + copied, dtype=np.float64)
+    return chunks + saved_bytes(workload, states) if workload.copies_checkpoints else chunks
+
+
+def saved_bytes(workload: Workload, states: StateElements) -> Array:
+    """What a checkpoint has of each rank's partition."""
+    saved = 4.0 * states.partition + optimizer_state_bytes(workload, states.partition)
+    return np.asarray(saved, dtype=np.float64)

@@ -67,17 +67,19 @@ def _whole(terms: tuple[Term, ...], num_plans: int) -> Integers:
 class MemoryTable:
     """Predicted memory of every plan of a grid, in bytes on each GPU.
 
-    host: what the node has in host memory. beside_bytes: what the card needs beside tensors
-    (context, communication); part of the requirement, not of the peak. expected_factor, bound_factor: what earlier runs
-    taught (``residuals``): the peak is the model's times the first, the requirement at least the
-    model's peak times the second. larger_workspaces: bytes of them that are tensors on this type of card, and
-    which ``beside_bytes`` has for all types. larger_context: bytes that this type needs beyond ``beside_bytes``.
+    host: what the node has in host memory. uncopied_bytes: what each rank saves without a copy there.
+    beside_bytes: what the card needs beside tensors (context, communication); part of the requirement, not of the peak.
+    expected_factor, bound_factor: what earlier runs taught (``residuals``): the peak is the model's times the first,
+    the requirement at least the model's peak times the second. larger_workspaces: bytes of them that are tensors on
+    this type of card, and which ``beside_bytes`` has for all types. larger_context: bytes that this type needs beyond
+    ``beside_bytes``.
     """
 
     moments: tuple[Moment, ...]
     headroom_share: float
     headroom_bytes: int
     host: HostTerms = HostTerms((), ())  # noqa: RUF009  # a tuple
+    uncopied_bytes: Array | None = None
     beside_bytes: Array | None = None
     expected_factor: Array | None = None
     bound_factor: Array | None = None
@@ -139,6 +141,7 @@ class MemoryTable:
             host_bytes=sum(each.bytes_of(ranks_per_node) for each in host),
             host_terms=host,
             at=moment.name,
+            uncopied_bytes=0 if self.uncopied_bytes is None else math.ceil(self.uncopied_bytes[index]),
             terms=_whole_terms(self._explained(moment, index), index, peak),
             learned_factor=1.0 if self.expected_factor is None else float(self.expected_factor[index]),
         )

@@ -62,6 +62,7 @@ class MemoryPrediction:
     at: the point in time of the peak. terms: addends of the peak, largest first, summing to it.
     is_declared: by the specification, not predicted. learnt_from: so many runs of the same script; 0 is none.
     is_rehearsal: nothing is known of it, the whole card is for it, and a few steps are to show what it takes.
+    uncopied_bytes: what a rank writes of its partition at a checkpoint, where the host takes no copy of it first.
     learned_factor: what earlier runs put on the model's own peak; the peak divided by it is the model's.
     """
 
@@ -71,6 +72,7 @@ class MemoryPrediction:
     at: str
     terms: tuple[MemoryTerm, ...] = ()
     host_terms: tuple[HostTerm, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
+    uncopied_bytes: int = field(default=0, metadata=OMITTED_IF_EMPTY)
     learned_factor: float = 1.0
     is_declared: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
     learnt_from: int = field(default=0, metadata=OMITTED_IF_EMPTY)

@@ -23,12 +23,17 @@ def grace_s(of: ResourcePlan, *, num_ranks: int = 1, rate: float | None = None) 
     return stop_grace_s(of, num_ranks=num_ranks, bytes_per_s=rate, least_s=30.0, most_s=900.0)
 
 
-def test_a_plan_that_takes_no_copy_has_the_least() -> None:
+def test_a_plan_that_does_not_say_what_it_saves_has_the_least() -> None:
     assert grace_s(plan(None, step_time_s=600.0)) == 30.0
 
 
 def test_two_steps_and_two_writes_at_the_measured_rate_are_added() -> None:
     assert grace_s(plan(10**9, step_time_s=3.0), rate=1e8) == 30.0 + 2 * 3.0 + 2 * 10.0
+
+
+def test_what_is_saved_without_a_copy_takes_as_long() -> None:
+    uncopied = replace(plan(None), memory=replace(plan(None).memory, uncopied_bytes=10**9))
+    assert grace_s(uncopied, rate=1e8) == grace_s(plan(10**9), rate=1e8)
 
 
 def test_unmeasured_ranks_of_a_node_share_a_volume() -> None:

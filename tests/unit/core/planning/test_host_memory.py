@@ -124,6 +124,13 @@ def test_a_snapshot_of_a_checkpoint_holds_the_ranks_partition_once_more(row: Pla
     assert copied - written == 12 * states.partition[0]
 
 
+@given(rows)
+def test_a_plan_says_what_its_ranks_save_without_a_copy_too(row: PlanRow) -> None:
+    copied, uncopied = (predicted(row, copies_checkpoints=each) for each in (True, False))
+    staged = next(each.num_bytes for each in copied.host_terms if each.name == "checkpoint staging")
+    assert (copied.uncopied_bytes, uncopied.uncopied_bytes) == (0, staged - 8 * MIB)
+
+
 def test_a_node_with_too_little_host_memory_is_refused_with_both_figures_and_the_largest_term() -> None:
     small = dataclasses.replace(node("n", "card", 2), host_memory_bytes=2 * GIB)
     there = Cluster((card("card", 80),), (small,))
