@@ -45,6 +45,14 @@ class Batch:
         labels[num_rows:] = NOT_COUNTED
         return replace(self, labels=labels)
 
+    def rows(self, first: int, end: int) -> Batch:
+        """The sequences from ``first`` to before ``end``. Labels that are the tokens stay the same array."""
+        tokens = self.tokens[first:end]
+        labels = tokens if self.labels is self.tokens else self.labels[first:end]
+        return Batch(
+            tokens=tokens, labels=labels, positions=None if self.positions is None else self.positions[first:end]
+        )
+
     def arguments(self) -> Iterator[tuple[str, _Integers]]:
         """The model's arguments by name. One label at least: the mean over none is no number, whatever its weight."""
         yield "input_ids", self.tokens
