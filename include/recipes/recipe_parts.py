@@ -161,8 +161,8 @@ def model_of(kind: Any, given: str | None, tokenizer: PreTrainedTokenizerBase, *
 
 def tokenizer_of(given: str | None) -> PreTrainedTokenizerBase:
     """The model's own tokenizer, that of ``model.tokenizer``, or one token for each byte."""
-    kind = section("model").get("tokenizer", "byte")
-    source = kind if kind not in ("byte", "train", "model") else _source(given)
+    kind = section("model").get("tokenizer")
+    source = kind if kind not in (None, "byte", "train", "model") else _source(given)
     tokenizer = _byte_tokenizer() if source is None else AutoTokenizer.from_pretrained(source)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -100,7 +100,7 @@ def _tokenizer(spec: PreparingSpec, source_digest: str, scratch: Path) -> str:
     template = f" {messages.template}" if messages is not None and messages.template else ""
     trained = (
         digest_of(f"{source_digest} {model.tokenizer_vocab_size} {heldout}{template}")
-        if model.tokenizer == "train"
+        if model.tokenizer_used == "train"
         else None
     )
     if trained is not None and files.exists(f"{spec.data.tokenizer(trained)}/{READY_FILE}"):

@@ -69,7 +69,7 @@ def _check_vocabulary(request: PlanRequest) -> None:
         raise PermanentError(
             Reason(
                 code=ReasonCode.BAD_CONFIG_OR_DATA,
-                detail=f"vocab_size is {words}, but model.tokenizer {model.tokenizer!r} has {tokens} tokens.",
+                detail=f"vocab_size is {words}, but model.tokenizer {model.tokenizer_used!r} has {tokens} tokens.",
                 remedy=f"vocab_size: {words} -> {tokens}, or a tokenizer with at most {words} tokens.",
             )
         )

@@ -69,19 +69,25 @@ class ModelSpec(Closed):
         Doc("Commit, branch or tag of hub_id. A run keeps the commit that it finds when it is profiled."),
     ] = None
     tokenizer: Annotated[
-        str,
+        str | None,
         Len(0, _PATH),
         Doc(
-            "byte, train (a byte-level BPE trained on the data), model (the model's own), or a folder.",
+            "byte, train (a byte-level BPE trained on the data), model (the model's own), or a folder. "
+            "Without it: model below path and hub_id, else byte.",
             ("byte", "train", "model"),
         ),
-    ] = "byte"
+    ] = None
     tokenizer_vocab_size: Annotated[int, Ge(260), Le(1_000_000), Doc("Vocabulary of a trained tokenizer.")] = 4096
+
+    @property
+    def tokenizer_used(self) -> str:
+        """What a model was trained with fits its embeddings, so that only a model of a config gets another."""
+        return self.tokenizer or ("byte" if self.path is None and self.hub_id is None else "model")
 
     @property
     def tokenizer_size(self) -> int | None:
         """Tokens of a tokenizer that the trainer makes; None of one that exists already."""
-        return {"byte": BYTE_TOKENS, "train": self.tokenizer_vocab_size}.get(self.tokenizer)
+        return {"byte": BYTE_TOKENS, "train": self.tokenizer_vocab_size}.get(self.tokenizer_used)
 
     @property
     def sources(self) -> tuple[str, ...]:

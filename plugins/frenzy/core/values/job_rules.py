@@ -69,8 +69,8 @@ def _vocabulary_violations(job: TrainingJob) -> Iterator[Violation]:
     """A model that has no row for some of its tokenizer's tokens."""
     words, tokens = (job.model.config or {}).get("vocab_size"), job.model.tokenizer_size
     if job.workload is None and isinstance(words, int) and tokens is not None and words < tokens:
-        size = " (model.tokenizer_vocab_size)" if job.model.tokenizer == "train" else ""
-        allowed = f"at least {tokens}, the tokens of the tokenizer {job.model.tokenizer!r}{size}"
+        size = " (model.tokenizer_vocab_size)" if job.model.tokenizer_used == "train" else ""
+        allowed = f"at least {tokens}, the tokens of the tokenizer {job.model.tokenizer_used!r}{size}"
         yield _violation("model.config.vocab_size", words, allowed)
 
 
@@ -155,8 +155,8 @@ def _conversation_violations(job: TrainingJob) -> Iterator[Violation]:
     if asked.template and not re.search(GENERATION_MARK, asked.template):
         allowed = "put {% generation %} and {% endgeneration %} around the assistant's text: that is what is learnt"
         yield Violation(path="data.messages.template", value="no {% generation %}", allowed=allowed)
-    if not asked.template and job.model.tokenizer in ("byte", "train"):
-        allowed = f"required: the tokenizer {job.model.tokenizer!r} has no chat template of its own"
+    if not asked.template and job.model.tokenizer_used in ("byte", "train"):
+        allowed = f"required: the tokenizer {job.model.tokenizer_used!r} has no chat template of its own"
         yield Violation(path="data.messages.template", value="nothing", allowed=allowed)
 
 

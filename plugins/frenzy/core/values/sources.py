@@ -95,8 +95,8 @@ def sources(job: TrainingJob) -> Iterator[tuple[str, str]]:
         yield "validation.path", job.validation.path
     if job.model.path is not None:
         yield "model.path", job.model.path
-    if job.model.tokenizer not in _WORDS_OF_TOKENIZER:
-        yield "model.tokenizer", job.model.tokenizer
+    if job.model.tokenizer_used not in _WORDS_OF_TOKENIZER:
+        yield "model.tokenizer", job.model.tokenizer_used
     if job.checkpoint.warm_start is not None:
         yield "checkpoint.warm_start", job.checkpoint.warm_start
 

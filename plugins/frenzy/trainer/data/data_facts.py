@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from frenzy.core.runs.ledger import DataFacts
@@ -25,6 +26,8 @@ _COST_OF_A_PIECE: Final = 100
 _BYTES_PER_TOKEN_AT_1024: Final = 2.5
 _BYTES_PER_TOKEN_PER_BIT: Final = 0.34
 _USUAL_VOCABULARY: Final = 32_000
+# What transformers reads a tokenizer from; some families have their vocabulary alone.
+_TOKENIZER_FILES: Final = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece", "tekken")
 _NOTHING: Final = DataFacts()
 
 
@@ -39,9 +42,11 @@ class _Count:
 def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
     """Rows, tokens and the longest document of ``job.data``; what is ``known`` is not counted again.
 
-    Raises BadInputError for a missing file, an unknown ending, a missing or non-text column.
+    Raises BadInputError for a missing file, an unknown ending, a missing or non-text column, and for a folder of a
+    model without the tokenizer that the job would take from it.
     """
     _check_held_out(job)
+    _check_own_tokenizer(job)
     vocab_size = known.vocab_size or job.model.tokenizer_size
     if known.num_tokens is not None:
         list_files(job.data)
@@ -64,6 +69,16 @@ def _check_held_out(job: TrainingJob) -> None:
         next(pieces(job.held_out.data), None)
     except BadInputError as error:
         raise error.of_held_out() from error
+
+
+def _check_own_tokenizer(job: TrainingJob) -> None:
+    """A folder that is not here may be where the workers are."""
+    if job.model.path is None or job.model.tokenizer_used != "model" or job.workload is not None:
+        return
+    folder = Path(job.model.path)
+    if folder.is_dir() and not any(each.name.startswith(_TOKENIZER_FILES) for each in folder.iterdir()):
+        allowed = f"there is no tokenizer in {folder}; put the one there that the model was trained with, or name one"
+        raise BadInputError("model.tokenizer", job.model.tokenizer, f"{allowed}: a folder, byte or train")
 
 
 def _count(data: DataSpec) -> _Count:
@@ -102,7 +117,7 @@ def _scaled(value: float, share: float | None) -> int | None:
 
 
 def _bytes_per_token(model: ModelSpec, vocab_size: int | None) -> float:
-    if model.tokenizer == "byte":
+    if model.tokenizer_used == "byte":
         return 1.0
     bits = math.log2(vocab_size or _USUAL_VOCABULARY) - 10
     return max(1.0, _BYTES_PER_TOKEN_AT_1024 + _BYTES_PER_TOKEN_PER_BIT * bits)

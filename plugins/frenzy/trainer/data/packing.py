@@ -195,7 +195,7 @@ def index_name(job: TrainingJob, tokenizer: Any) -> str:
     for name in ("messages", "document_masks"):
         if not document[name]:
             del document[name]
-    return f"tokens-{short_hash(json.dumps(document), str(len(tokenizer)), job.model.tokenizer)}.json"
+    return f"tokens-{short_hash(json.dumps(document), str(len(tokenizer)), job.model.tokenizer_used)}.json"
 
 
 def _check_held_out(job: TrainingJob, packed: PackedData) -> None:

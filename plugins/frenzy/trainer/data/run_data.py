@@ -153,7 +153,7 @@ def job_tokenizer(job: TrainingJob) -> Any:
 def _tokenizer_texts(job: TrainingJob) -> Iterator[str]:
     """What a tokenizer is made of, where it is to be trained; each text is told of."""
     tell = heartbeats.counting("making the tokenizer: characters counted")
-    texts = training_texts(job.data, tell) if job.model.tokenizer == "train" else ()
+    texts = training_texts(job.data, tell) if job.model.tokenizer_used == "train" else ()
     for number, text in enumerate(texts, start=1):
         heartbeats.beat("making the tokenizer: texts read", number)
         yield text

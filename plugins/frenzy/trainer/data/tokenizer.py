@@ -63,7 +63,7 @@ def load_tokenizer(folder: str | Path, revision: str | None = None) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), revision=revision or "main", trust_remote_code=False)
     except Exception as error:
-        allowed = f"it must be a folder or hub id with a tokenizer ({type(error).__name__})"
+        allowed = f"it must be a folder or hub id with a tokenizer, or byte or train ({type(error).__name__})"
         raise BadInputError("model.tokenizer", str(folder), allowed) from error
     if tokenizer.eos_token_id is None:
         raise BadInputError("model.tokenizer", str(folder), "its tokenizer must define an end-of-text (eos) token")
@@ -72,12 +72,12 @@ def load_tokenizer(folder: str | Path, revision: str | None = None) -> Any:
 
 def make_tokenizer(model: ModelSpec, texts: Iterable[str]) -> Any:
     """The tokenizer ``model`` asks for; ``texts`` are read only when one is to be trained."""
-    if model.tokenizer == "byte":
+    if model.tokenizer_used == "byte":
         return byte_tokenizer()
-    if model.tokenizer == "train":
+    if model.tokenizer_used == "train":
         return train_tokenizer(texts, vocab_size=model.tokenizer_vocab_size)
-    if model.tokenizer != "model":
-        return load_tokenizer(model.tokenizer)
+    if model.tokenizer_used != "model":
+        return load_tokenizer(model.tokenizer_used)
     source = model.path or model.hub_id
     if source is None:
         allowed = "'model' needs model.path or model.hub_id; with model.config use byte, train or a folder"

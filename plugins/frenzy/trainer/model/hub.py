@@ -33,7 +33,7 @@ def on_this_machine(model: ModelSpec) -> ModelSpec:
     with _named(model):
         config = cached_file(model.hub_id, CONFIG_NAME, revision=model.revision)
         file_if_any(model.hub_id, GENERATION_CONFIG_NAME, revision=model.revision)
-        if model.tokenizer == "model":
+        if model.tokenizer_used == "model":
             AutoTokenizer.from_pretrained(model.hub_id, revision=model.revision or "main", trust_remote_code=False)
     return replace(model, path=str(Path(str(config)).parent), hub_id=None, revision=None)
 

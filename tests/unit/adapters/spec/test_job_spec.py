@@ -325,3 +325,21 @@ def test_a_long_key_that_is_given_twice_is_cut() -> None:
         job_from_yaml(f"? {'k' * 100_000}\n: 1\n? {'k' * 100_000}\n: 2\n")
     assert "given twice" in str(refusal.value)
     assert len(str(refusal.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("model", "used"),
+    [
+        ({"config": {"model_type": "gpt2"}}, "byte"),
+        ({"path": "/models/base"}, "model"),
+        ({"hub_id": "org/base"}, "model"),
+        ({"path": "/models/base", "tokenizer": "byte"}, "byte"),
+        ({"hub_id": "org/base", "tokenizer": "/tokenizers/own"}, "/tokenizers/own"),
+    ],
+)
+def test_a_pretrained_model_is_trained_with_its_own_tokenizer_unless_another_is_named(
+    model: dict[str, Any], used: str
+) -> None:
+    job = job_from_document({"name": "tuned", "model": model, "data": {"path": "a.txt"}, "training": {"max_steps": 3}})
+    assert job.model.tokenizer_used == used
+    assert job_from_document(job_to_document(job)).model.tokenizer_used == used

@@ -70,6 +70,29 @@ def test_a_trained_tokenizer_needs_fewer_tokens_the_larger_it_is(tmp_path: Path)
     assert 50_000 / 4 < num_tokens < 50_000 / 2.5
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt", "spiece.model"])
+def test_a_pretrained_model_brings_its_own_tokenizer(tmp_path: Path, file: str) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / file).write_text("{}")
+    data = as_jsonl(tmp_path)
+    given = replace(job(data), model=ModelSpec(path=str(tmp_path / "base")))
+    facts, of_bytes = data_facts(given), data_facts(job(data))
+    assert facts.vocab_size is None
+    assert facts.num_tokens is not None and of_bytes.num_tokens is not None
+    assert facts.num_tokens < of_bytes.num_tokens
+
+
+def test_a_folder_of_a_model_without_a_tokenizer_is_refused_unless_the_job_names_one(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
+    data = as_jsonl(tmp_path)
+    with pytest.raises(BadInputError, match=r"model\.tokenizer.*there is no tokenizer in .*byte or train"):
+        data_facts(replace(job(data), model=ModelSpec(path=str(tmp_path / "base"))))
+    bytes_ = data_facts(replace(job(data), model=ModelSpec(path=str(tmp_path / "base"), tokenizer="byte")))
+    assert bytes_.vocab_size == 257
+    assert data_facts(replace(job(data), model=ModelSpec(path="/models/elsewhere"))).num_rows == len(TEXTS)
+
+
 def test_what_is_known_is_not_counted_again(tmp_path: Path) -> None:
     known = DataFacts(num_rows=5, longest_sequence_tokens=77, num_tokens=1234)
     facts = data_facts(job(as_jsonl(tmp_path)), known=known)

@@ -244,7 +244,8 @@ def runs_read(spec: OfRun) -> tuple[str, ...]:
         return ()
     root = posixpath.dirname(path)
     warm_start = (job.checkpoint.warm_start or "").removeprefix(LOCAL_SCHEME)
-    given = ("" if "://" in warm_start else posixpath.join(root, warm_start), job.model.path or "", job.model.tokenizer)
+    of_model = (job.model.path or "", job.model.tokenizer or "")
+    given = ("" if "://" in warm_start else posixpath.join(root, warm_start), *of_model)
     below = (posixpath.relpath(each, root) for each in given if each.startswith("/"))
     runs = {posixpath.join(root, each.partition("/")[0]) for each in below if not each.startswith(".")}
     return tuple(sorted(runs - {path}))
