@@ -35,7 +35,7 @@ from frenzy.core.values.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import DeviceKind, GpuType
-from frenzy.core.values.units import GIB, parse_bytes
+from frenzy.core.values.units import GIB, parse_memory
 
 DEFAULT_CPUS_PER_GPU: Final = 8.0
 DEFAULT_HOST_TO_GPU_MEMORY: Final = 4
@@ -44,6 +44,7 @@ MAX_NODES: Final = 100_000
 
 _RATE: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([kKMGTP]?)\s*([A-Za-z/]*)\s*$")
 _RATE_FACTORS: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_LEAST_BARE_RATE: Final = 1e6
 _INDEX: Final = re.compile(r"\{i(?::0([1-9]))?\}")
 _NAME: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 
@@ -117,15 +118,18 @@ class ClusterFileInventory:
 def _whole_bytes(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("write a size, for example '640 MiB' or '24 GiB'")
-    return parse_bytes(value)
+    return parse_memory(value)
 
 
 def _rate(value: object) -> object:
-    """``"40 GFLOPS"``, ``"2 TB/s"`` or a plain number, per second."""
+    """``"40 GFLOPS"``, ``"2 TB/s"`` or a plain number, per second; none so small that its unit was forgotten."""
     match = _RATE.match(str(value)) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
     if match is None or match[3].lower() not in {"", "flops", "flop/s", "flops/s", "b/s"}:
         raise ValueError("write a rate, for example '40 GFLOPS', '312 TFLOPS' or '900 GB/s'")
-    return float(match[1]) * _RATE_FACTORS[match[2]]
+    rate = float(match[1]) * _RATE_FACTORS[match[2]]
+    if rate < _LEAST_BARE_RATE and not match[2] + match[3]:
+        raise ValueError(f"{value} without a unit is {value} a second; write {value} TFLOPS or {value} GB/s")
+    return rate
 
 
 _Size = Annotated[int, BeforeValidator(_whole_bytes), Field(gt=0)]

@@ -49,6 +49,17 @@ def parse_bytes(text: str | int) -> int:
     return round(size)
 
 
+def parse_memory(text: str | int) -> int:
+    """Whole bytes of a memory, as ``parse_bytes`` has them.
+
+    Raises ValueError also for a number without a unit below 1 MiB: it was meant in GB, and no memory is so small.
+    """
+    size = parse_bytes(text)
+    if 0 < size < MIB and str(text).strip()[-1:].isdigit():
+        raise ValueError(f"{text} without a unit is {counted(size, 'byte')}; write {text} GB or {text} GiB")
+    return size
+
+
 def format_bytes(num_bytes: float) -> str:
     """``num_bytes`` in the largest binary unit that keeps it at least 1, e.g. ``"612 MiB"``."""
     sign = "-" if num_bytes < 0 else ""

@@ -143,6 +143,9 @@ VIRTUAL = "gpu_types: {v: {kind: virtual, memory: 1 GiB, flops: 1 GFLOPS}}\n"
         (f"gpu_types: {{gtx: {{flops: 1e12}}}}\n{NODE}", "gpu_types.gtx.memory", "nothing", "not in the catalogue"),
         (f"gpu_types: {{t4: {{memory: 5 parsec}}}}\n{NODE}", "gpu_types.t4.memory", "'5 parsec'", "640 MiB"),
         (f"gpu_types: {{t4: {{memory: -1}}}}\n{NODE}", "gpu_types.t4.memory", "-1", "more than 0"),
+        (f"gpu_types: {{t4: {{memory: 80}}}}\n{NODE}", "gpu_types.t4.memory", "80", "write 80 GB or 80 GiB"),
+        ("nodes: [{name: n, gpu_type: t4, gpus: 1, host_memory: '64'}]", "nodes[0].host_memory", "64", "64 GiB"),
+        (f"gpu_types: {{t4: {{flops: 989}}}}\n{NODE}", "gpu_types.t4.flops", "989", "write 989 TFLOPS"),
         (f"gpu_types: {{t4: {{flops: fast}}}}\n{NODE}", "gpu_types.t4.flops", "'fast'", "40 GFLOPS"),
         (f"gpu_types: {{t4: {{kind: tpu}}}}\n{NODE}", "gpu_types.t4.kind", "'tpu'", "'cuda' or 'virtual'"),
         (f"gpu_types: {{x: {{card: t5}}}}\n{NODE}", "gpu_types.x.card", "'t5'", "did you mean 't4'"),
@@ -178,6 +181,11 @@ def test_a_file_without_nodes_describes_types_for_a_cluster_that_tells_its_own()
     file = parse_cluster_file("gpu_types: {t4: {price_per_hour: 0.3}}")
     assert file.gpu_types["t4"].price_per_hour == 0.3
     assert (file.nodes, file.groups) == ((), ())
+
+
+def test_plain_numbers_of_bytes_and_rates_are_taken_where_they_can_be_meant() -> None:
+    (gpu,) = parse_cluster(f"gpu_types: {{t4: {{memory: 15000000000, flops: 65e12}}}}\n{NODE}").gpu_types
+    assert (gpu.memory_bytes, gpu.flops_per_s) == (15_000_000_000, 65e12)
 
 
 def test_every_mistake_is_listed_at_once() -> None:
