@@ -58,6 +58,9 @@ def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: 
     """The changes that could matter to ``candidates``, those that change the result least first."""
     limits, training = request.job.constraints, request.job.training
     found = list(_same_result(training))
+    short_of_host = any(each.reason.code is ReasonCode.INSUFFICIENT_HOST_MEMORY for each in candidates)
+    if request.job.checkpoint.background and short_of_host:
+        found.append(JobChange(_waiting_for_checkpoints, _told_to_wait, Effect.SAME_RESULT))
     if any(each.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE for each in candidates):
         found += _launchable_choices(training)
     if any(each.reason.code is ReasonCode.INSUFFICIENT_GPU_MEMORY for each in candidates):
@@ -86,6 +89,16 @@ def _same_result(training: TrainingSpec) -> Iterator[JobChange]:
         yield _choice("training.attention", "eager", "sdpa", attention="sdpa")
     if training.loss == "torch":
         yield _choice("training.loss", "torch", "fused", loss="fused")
+
+
+def _waiting_for_checkpoints(now: Situation) -> Situation:
+    """Without the copy of the states in host memory from which they are written while training goes on."""
+    changed = replace(now.request.job, checkpoint=replace(now.request.job.checkpoint, background=False))
+    return replace(now, request=replace(now.request, job=changed))
+
+
+def _told_to_wait(now: Situation, _start: Situation, _solve: Solve) -> Situation:
+    return now.asking(now.request, Change("checkpoint.background", "true", "false"))
 
 
 def _savings(request: PlanRequest) -> Iterator[JobChange]:

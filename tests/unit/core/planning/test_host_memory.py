@@ -150,6 +150,21 @@ def test_a_node_with_too_little_host_memory_is_refused_with_both_figures_and_the
     assert "host memory of a node of card" in remedy
 
 
+def test_a_node_too_small_for_copies_of_checkpoints_is_offered_to_wait_for_them() -> None:
+    of = job(sequence_length=1024)
+    waiting = dataclasses.replace(of, checkpoint=dataclasses.replace(of.checkpoint, every_steps=10, background=False))
+    copying = dataclasses.replace(waiting, checkpoint=dataclasses.replace(waiting.checkpoint, background=True))
+
+    def there(host_bytes: int) -> Cluster:
+        return Cluster((card("card", 80),), (dataclasses.replace(node("n", "card", 1), host_memory_bytes=host_bytes),))
+
+    plans = plan_candidates(request(MODEL, waiting), there(1024 * GIB), CALIBRATION)
+    least = there(min(each.plan.memory.host_bytes_of(1) for each in plans if each.feasible) + 64 * MIB)
+    assert not any(each.feasible for each in plan_candidates(request(MODEL, copying), least, CALIBRATION))
+    remedy = smallest_remedy(request(MODEL, copying), least, CALIBRATION).remedy
+    assert remedy == "checkpoint.background: true -> false would fit."
+
+
 @pytest.mark.parametrize("policy", ["closed-form", "paper"])
 def test_each_plan_says_what_a_node_must_have_for_the_ranks_it_gets(policy: str) -> None:
     there = Cluster(
