@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from frenzy.core.memory.activation_coefficients import Attention
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import (
     Array,
@@ -83,7 +84,7 @@ def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibrat
     grid = honoured(grid, request)
     memory = predict_memory(workload, as_held(grid, script), calibration)
     if memory is None:
-        raise _unsupported(request, calibration)
+        raise _unsupported(request, calibration, workload)
     return PredictedGrid.of(grid, memory, facts[0].launchable(grid))
 
 
@@ -103,7 +104,7 @@ def _largest_micro_batch(
     grid = grid_of([PlanRow(1, tp, 1, size, 1, checkpointing) for size in sizes])
     least = activations_at_loss_bytes(workload, grid, calibration)
     if least is None:
-        raise _unsupported(request, calibration)
+        raise _unsupported(request, calibration, workload)
     return int(grid.micro_batch[least <= most_bytes].max(initial=1))
 
 
@@ -121,13 +122,19 @@ def _of_type(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
     return PredictedGrid.of(predicted.grid, memory, predicted.launchable)
 
 
-def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:
+def _unsupported(request: PlanRequest, calibration: Calibration, workload: Workload) -> PermanentError:
     if request.trace is not None and request.trace.problem is not None:
         return _untraced(request.shape.family, request.trace.problem)
     if request.trace is not None:
         return _traced_otherwise(request, request.trace)
     covered = sorted({each.family for each in calibration.activations})
     training, dropout = request.job.training, request.shape.has_dropout
+    remedy = "Use a covered family and precision; frenzy marp trace SPEC tells what this one would take."
+    for other in Attention:
+        setting = replace(workload, attention=other).activation_setting(checkpointing=False)
+        if calibration.activation(request.shape, setting) is not None:
+            remedy = f"training.attention: {training.attention} -> {other}, which is covered."
+            break
     return PermanentError(
         Reason(
             code=ReasonCode.MODEL_NOT_SUPPORTED,
@@ -136,7 +143,7 @@ def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentErr
                 f"{training.attention} attention and {training.loss} loss{', with dropout' if dropout else ''}; "
                 f"it covers {', '.join(covered) or 'nothing yet'}."
             ),
-            remedy="Use a covered family and precision; frenzy marp trace SPEC tells what this one would take.",
+            remedy=remedy,
         )
     )
 

@@ -20,6 +20,7 @@ from tests.unit.core.marp_values import (
     virtual,
 )
 
+from frenzy.core.memory.activation_coefficients import Attention
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import plan_candidates, remedies, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
@@ -180,6 +181,14 @@ def test_a_model_without_coefficients_is_refused_not_guessed() -> None:
     with pytest.raises(PermanentError) as caught:
         plan_candidates(request(), mixed_cluster(), bare)
     assert caught.value.reason.code is ReasonCode.MODEL_NOT_SUPPORTED
+
+
+def test_a_family_without_coefficients_for_the_attention_asked_is_refused_with_the_one_that_has_them() -> None:
+    eager = tuple(each for each in CALIBRATION.activations if each.attention == "eager")
+    sets = (*eager, *(dataclasses.replace(each, attention=Attention.FLASH_3) for each in eager))
+    with pytest.raises(PermanentError) as caught:
+        plan_candidates(request(), mixed_cluster(), dataclasses.replace(CALIBRATION, activations=sets))
+    assert caught.value.reason.remedy == "training.attention: sdpa -> eager, which is covered."
 
 
 def test_sequences_longer_than_the_models_positions_are_refused_with_the_length_that_would_do() -> None:
