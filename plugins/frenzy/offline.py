@@ -109,16 +109,20 @@ class FitAnswer:
 
 
 def fit_offline(
-    job: TrainingJob, settings: Settings, cards: str, policy: str, *, told: Told | None = None
+    job: TrainingJob, settings: Settings, cluster_file: Path, cards: str, policy: str, *, told: Told | None = None
 ) -> FitAnswer:
     """The change of the least effect with which ``job`` fits ``cards``, such as ``1xRTX4090``; verified by its plan.
 
-    Raises PermanentError for cards that are not known, or a bad model.
+    cards: of the types in ``cluster_file``, or of the catalogue. Raises PermanentError for cards that are not known, or
+    a bad file or model.
     """
+    from frenzy.adapters.k8s.inventory.products import card_of, parse_product
+    from frenzy.adapters.spec.cluster_file import load_cluster_file
     from frenzy.core.planning.asked_cards import node_of_cards
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
 
-    there = node_of_cards(cards)
+    own = load_cluster_file(cluster_file).cluster
+    there = node_of_cards(cards, own, lambda name: card_of(parse_product(name), None, None))
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)

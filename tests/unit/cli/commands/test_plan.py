@@ -222,6 +222,39 @@ def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command
     assert "fits 1 rtx-4090 as it is" in again.out
 
 
+def test_fit_knows_the_types_of_the_cluster_file_and_the_host_memory_of_their_nodes(
+    frenzy: Command, spec: Path, alone: Path
+) -> None:
+    own = alone / "own.yaml"
+    own.write_text(
+        "gpu_types:\n  mine: {kind: virtual, memory: 640 MiB, flops: 10 GFLOPS}\n"
+        "nodes:\n  - {name: one, gpu_type: mine, gpus: 2, host_memory: 8 GiB}\n",
+        encoding="utf-8",
+    )
+    said = frenzy("plan", str(spec), "--fit", "1xmine", "--cluster", str(own))
+    assert said.status == 0
+    assert "fits 1 mine as it is" in said.out
+    assert "8.0 GiB of host memory" in " ".join(said.out.split())
+
+
+def test_fit_beside_manifest_is_refused_not_dropped(frenzy: Command, spec: Path) -> None:
+    said = frenzy("plan", str(spec), "--fit", "1xh100", "--manifest")
+    assert (said.status, said.out) == (2, "")
+    assert "--manifest" in said.err
+
+
+@pytest.mark.parametrize("name", ["H100-80GB-HBM3", "A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+def test_fit_knows_cards_as_their_driver_names_them(frenzy: Command, spec: Path, name: str) -> None:
+    assert frenzy("plan", str(spec), "--fit", f"1x{name}").status == 0
+
+
+def test_fit_of_a_card_that_is_not_there_names_those_like_it(frenzy: Command, spec: Path) -> None:
+    said = frenzy("plan", str(spec), "--fit", "1xmh100")
+    assert said.status == 2
+    assert "Did you mean h100" in said.err
+    assert "docs/gpu-catalogue.md" in said.err
+
+
 def test_fit_of_an_unknown_card_is_refused_with_words(frenzy: Command, spec: Path) -> None:
     said = frenzy("plan", str(spec), "--fit", "1xAbacus")
     assert said.status == 2

@@ -14,6 +14,7 @@ from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.error_text import FAILED, show_reason
 from frenzy.cli.render.tables import candidates_table, memory_breakdown
 from frenzy.core.planning.selection import fitting
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.units import counted
 
 if TYPE_CHECKING:
@@ -43,12 +44,15 @@ def plan(
     from frenzy.adapters.connection_settings import settings_at_hand
     from frenzy.offline import fit_offline, plan_offline
 
+    if manifest and fit is not None:
+        detail = "--manifest prints the pods of a plan on the cluster; --fit plans for cards that it need not have."
+        raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="Leave one of them out."))
     job = checked_spec(spec).job
     settings = settings_at_hand()
     where, model = cluster or settings.cluster_file, policy or settings.memory_policy.value
     with TraceProgress() as progress:
         if fit is not None:
-            answer = fit_offline(job, settings, fit, model, told=progress.told)
+            answer = fit_offline(job, settings, where, fit, model, told=progress.told)
         else:
             planned = plan_offline(job, settings, where, model, every_plan=everything, told=progress.told)
     if fit is not None:
