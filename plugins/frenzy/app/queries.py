@@ -207,7 +207,7 @@ def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
         num_gpus=lease.num_gpus,
         gpu_type=lease.gpu_type,
         nodes=tuple(each.node for each in lease.placement.allocations),
-        last_step=attempt.last_step,
+        last_step=attempt.reached_step,
         total_steps=run.total_steps,
         last_loss=attempt.last_loss,
         predicted_peak_bytes=attempt.plan.memory.peak_allocated_bytes,

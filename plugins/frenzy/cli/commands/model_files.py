@@ -22,7 +22,7 @@ def fetch_model(api: Api, run_key: str, folder: Path) -> None:
         raise SpecError([Violation(path="--download", value=str(folder), allowed=allowed)])
     files = api.ask(endpoints.model_files(run_key))
     if not files:
-        detail = f"The model of {run_key} was removed: there is nothing to fetch."
+        detail = f"The model of {run_key} is not kept: there is nothing to fetch."
         raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
     _refuse_ways_out(files)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -96,6 +96,9 @@ def checkpoints(
     return 0
 
 
+_NO_MODEL: Final = "none is kept: frenzy clean removed it, or the script wrote none into FRENZY_MODEL_DIR"
+
+
 def outcome_of(api: Api, run_key: str) -> RunOutcome:
     """What the run left. Raises PermanentError where it left no model that is known."""
     view = api.ask(endpoints.run_view(run_key))
@@ -153,7 +156,7 @@ def show_outcome(console: Console, outcome: RunOutcome) -> None:
     """Path, size, scores, sample and page."""
     model = outcome.model
     lines = [
-        ("Model", model.path or "removed by frenzy clean"),
+        ("Model", model.path or _NO_MODEL),
         ("Size", size(model.num_bytes)),
         ("Trained", f"{counted(model.steps, 'step')} in {format_duration(model.run_s)} on {model.plan_id}"),
         ("Training loss", f"{_number(model.loss)} in the last step"),
@@ -177,4 +180,4 @@ def _number(value: float | None) -> str:
 
 
 def _where(model: FinishedModel) -> str:
-    return model.path or "removed"
+    return model.path or "none is kept"

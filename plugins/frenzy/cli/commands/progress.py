@@ -103,7 +103,7 @@ def _memory_words(attempt: Attempt) -> str:
     )
     if attempt.growth_step is not None:
         return f"{words}, growing since step {attempt.growth_step}"
-    return f"{words} ({off_by(predicted, attempt.explained_peak_bytes)})" if attempt.explained_peak_bytes else words
+    return f"{words} ({off_by(attempt)})" if off_by(attempt) != "-" else words
 
 
 def _panel(snapshot: StatusSnapshot, phase: Text) -> RenderableType:
@@ -118,7 +118,7 @@ def _bars(view: RunView) -> list[RenderableType]:
     if not view.attempts:
         return []
     last = view.attempts[-1]
-    done = last.last_step / view.run.total_steps if view.run.total_steps else 0.0
+    done = last.reached_step / view.run.total_steps if view.run.total_steps else 0.0
     full = (last.measured_peak_bytes or 0) / last.plan.gpu_memory_bytes
     mark = last.plan.memory.peak_allocated_bytes / last.plan.gpu_memory_bytes
     return [_bar("  steps  ", done, None, "cyan"), _bar("  memory ", full, mark, "yellow" if full > 0.9 else "green")]

@@ -218,7 +218,7 @@ def _run_row(view: RunView) -> tuple[str | Text, ...]:
 
 
 def step_text(attempt: Attempt | None, total_steps: int | None) -> str:
-    done = attempt.last_step if attempt is not None else 0
+    done = attempt.reached_step if attempt is not None else 0
     return f"{done}/{total_steps}" if total_steps else str(done)
 
 
@@ -242,7 +242,7 @@ def _attempt_row(each: Attempt) -> tuple[str | Text, ...]:
         steps_text(each),
         size(predicted),
         size(each.explained_peak_bytes),
-        off_by(predicted, each.explained_peak_bytes),
+        off_by(each),
         size(each.measured_peak_bytes),
         size(each.plan.gpu_memory_bytes),
         reason_text(each.outcome) if each.outcome is not None else Text("running", style="cyan"),
@@ -260,9 +260,11 @@ def steps_text(attempt: Attempt) -> str:
     return f"{first}-{attempt.last_step}" if attempt.last_step >= first else "-"
 
 
-def off_by(predicted: int, measured: int | None) -> str:
-    """Signed error of the prediction, of the measured value."""
-    return "-" if not measured else f"{100 * (predicted - measured) / measured:+.1f} %"
+def off_by(attempt: Attempt) -> str:
+    """Signed error of the prediction, of the measured value; a rehearsal has the whole card and predicts nothing."""
+    memory, measured = attempt.plan.memory, attempt.explained_peak_bytes
+    predicted = memory.peak_allocated_bytes
+    return "-" if not measured or memory.is_rehearsal else f"{100 * (predicted - measured) / measured:+.1f} %"
 
 
 def queue_tables(view: QueueView) -> RenderableType:

@@ -310,6 +310,11 @@ class Attempt(Inlining):
         return self.ended_s is None
 
     @property
+    def reached_step(self) -> int:
+        """Of the run: the step of the checkpoint that it goes on from, until a step of its own is done."""
+        return max(self.last_step, self.next_attempt.checkpoint_step or 0)
+
+    @property
     def measured_peak_bytes(self) -> int | None:
         """What tensors held at most on any GPU; None before the first step."""
         return None if self.peaks is None else self.peaks.allocated_bytes

@@ -91,7 +91,7 @@ function assetLink({ uri, id }) {
 
 export function modelCard(model) {
   const rows = [
-    ["path", model.path ? el("code", {}, model.path) : "removed by frenzy clean"],
+    ["path", model.path ? el("code", {}, model.path) : "none is kept: frenzy clean removed it, or the script wrote none into FRENZY_MODEL_DIR"],
     ["size", bytes(model.num_bytes)],
     ...(model.path ? [["download", download(model)]] : []),
     ["trained", `${model.steps} steps in ${duration(model.run_s)} on ${model.plan_id}, ${model.num_attempts} attempt${model.num_attempts === 1 ? "" : "s"}`],

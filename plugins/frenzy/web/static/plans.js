@@ -100,7 +100,7 @@ function legend(names) {
 
 function offBy(attempt) {
   const measured = attempt.explained_peak_bytes;
-  return measured ? percent(attempt.plan.memory.peak_allocated_bytes, measured) : "–";
+  return measured && !attempt.plan.memory.is_rehearsal ? percent(attempt.plan.memory.peak_allocated_bytes, measured) : "–";
 }
 
 function took(attempt) {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
+from tests.unit.core.attempts import attempt
 
-from frenzy.cli.render.tables import Grid, grid
+from frenzy.cli.render.tables import Grid, grid, off_by, step_text
+from frenzy.core.values.errors import ReasonCode
 
 REASON = "WAITING_FOR_QUOTA Team vision may hold 1 GPU and holds 1; a quota of 2 GPUs would let it start."
 HEADINGS = ("place", "run", "job", "state", "plan", "expected_start", "queue", "reason")
@@ -61,3 +65,19 @@ def test_where_it_does_not_fit_each_cell_stands_behind_its_heading() -> None:
 
 def test_a_table_without_rows_has_its_title_and_headings() -> None:
     assert shown(grid("Waiting", ("place", "run"), []), 80).split() == ["Waiting", "place", "run"]
+
+
+def test_an_attempt_that_goes_on_from_a_checkpoint_stands_at_its_step_before_its_first_own() -> None:
+    begun = attempt(2, ReasonCode.COMPLETED, last_step=0)
+    resumed = replace(begun, next_attempt=replace(begun.next_attempt, checkpoint_step=6))
+    assert step_text(begun, 40) == "0/40"
+    assert step_text(resumed, 40) == "6/40"
+    assert step_text(replace(resumed, last_step=9), 40) == "9/40"
+
+
+def test_a_rehearsal_is_off_by_nothing_since_it_predicts_nothing() -> None:
+    known = replace(attempt(1, ReasonCode.COMPLETED), explained_peak_bytes=2**20)
+    plan = known.plan
+    rehearsal = replace(known, plan=replace(plan, memory=replace(plan.memory, is_rehearsal=True)))
+    assert off_by(known).endswith(" %")
+    assert off_by(rehearsal) == "-"
