@@ -271,7 +271,7 @@ class LogLines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedModel:
-    """The model that a run left. path: None where it was cleaned away, or a script wrote none; loss: the last step's."""
+    """The model that a run left. path: None where it was cleaned away, or a script wrote none; loss: of the last."""
 
     run_key: str
     job_name: str
