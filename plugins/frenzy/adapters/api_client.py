@@ -157,7 +157,7 @@ def _temporary(address: ApiAddress, call: Call[Any], reply: _Reply) -> Temporary
     reason = Reason(
         code=ReasonCode.API_UNREACHABLE,
         detail=f"{call.method} {address.base_url}{call.path}: {str(reply) or type(reply).__name__}.",
-        remedy="See that the API server runs, and that the connection names its host and port.",
+        remedy="Start it (frenzy up, or make up in a checkout), or see that the connection names its host and port.",
     )
     return TemporaryError(reason, retry_after_s=_LONGEST_PAUSE_S)
 

@@ -11,12 +11,14 @@ from typing import Annotated, Final
 
 import typer
 
+from frenzy.adapters import airflow_calls as calls
 from frenzy.api import endpoints
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import err
 from frenzy.core.runs.ledger import FINAL_STATES
 from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 
 _POLL_S: Final = 1.0
 # Each rank is a request at every look.
@@ -38,6 +40,8 @@ def logs(
     whole = all_attempts or search is not None
     with connect() as api:
         view = find_run(api, run)
+        if not view.attempts and view.run.state in FINAL_STATES:
+            raise _without_workers(api, view)
         newest = view.attempts[-1].attempt if view.attempts else 1
         first = attempt if attempt is not None else 1 if all_attempts else newest
         chosen = Chosen(
@@ -135,6 +139,17 @@ class Reading:
                 yield LogLine(attempt=attempt, rank=rank, line=line)
             if before is None or part.next_offset == before:
                 return
+
+
+def _without_workers(api: Api, view: RunView) -> PermanentError:
+    """What ended before it had GPUs has logs of Airflow's tasks alone."""
+    run, why = view.run, view.run.reason
+    page = calls.dag_page(api.base_url, run.identity.dag_id, run.identity.run_id)
+    detail = f"The run {run.run_key} of {run.job.name} is {run.state}: no worker of it was started."
+    if why is not None:
+        detail = f"{detail} {why.code}: {why.detail}".rstrip(": ")
+    remedy = f"Its tasks' logs: {page}"
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
 
 def _why_nothing(view: RunView) -> str:

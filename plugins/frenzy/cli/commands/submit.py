@@ -19,7 +19,9 @@ from frenzy.core.values.job import TrainingJob
 
 def submit(
     spec: Annotated[Path, typer.Argument(help="The job's YAML file; - reads it from standard input.")],
-    trigger: Annotated[bool, typer.Option("--trigger/--no-trigger", help="Start a run now.")] = True,
+    trigger: Annotated[
+        bool, typer.Option("--trigger/--no-trigger", help="Start a run now; a new job's cron starts one in any case.")
+    ] = True,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the DAG run has ended.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:

@@ -11,10 +11,12 @@ import pytest
 from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.cli.conftest import Said, World
 
+from frenzy.app.cancellation import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
 from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.protocol import EndReport
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
 
 Command = Callable[..., Said]
@@ -72,3 +74,16 @@ def test_following_what_has_ended_shows_it_and_ends(more: tuple[str, ...], onlin
     run_key = written(world, f"followed-log-{len(more)}", "one\ntwo\n")
     said = online("logs", run_key, "--follow", *more)
     assert (said.status, said.out) == (0, "1.0  one\n1.0  two\n")
+
+
+@pytest.mark.parametrize("more", [(), ("--follow",), ("--all-attempts",)])
+def test_of_a_run_that_ended_before_it_had_workers_the_reason_and_its_tasks_are_named(
+    more: tuple[str, ...], online: Command, world: World
+) -> None:
+    run = world.registered(f"never-launched-{len(more)}-{len(str(more))}").run
+    cancel(world.services, run.run_key, Reason(code=ReasonCode.CANCELLED_BY_USER, detail="No longer wanted."))
+    said = online("logs", run.run_key, *more)
+    words = " ".join(said.err.split())
+    assert said.status == 2
+    assert "no worker of it was started. CANCELLED_BY_USER: No longer wanted." in words
+    assert f"dags/{run.identity.dag_id}/runs/" in words
