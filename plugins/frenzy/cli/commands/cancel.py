@@ -25,6 +25,7 @@ def cancel(
         found = find_run(api, run).run
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=why)
         view = api.ask(endpoints.cancel(found.run_key, CancelRun(reason=reason)))
+        saved = max((each.step for each in api.ask(endpoints.checkpoints(found.run_key))), default=0)
     if as_json:
         print_json(view)
         return 0
@@ -32,4 +33,7 @@ def cancel(
         out().print(f"{found.job.name} {found.run_key} had ended before: {found.state}.")
     else:
         out().print(f"{found.job.name} {found.run_key}: {view.run.state}; its workers are being stopped.")
+        reached = view.attempts[-1].last_step if view.attempts and view.run.job.workload is None else 0
+        if reached > saved:
+            out().print(f"Steps {saved + 1} to {reached} are in no checkpoint: a resume makes them again.")
     return 0

@@ -87,3 +87,14 @@ def test_of_a_run_that_ended_before_it_had_workers_the_reason_and_its_tasks_are_
     assert said.status == 2
     assert "no worker of it was started. CANCELLED_BY_USER: No longer wanted." in words
     assert f"dags/{run.identity.dag_id}/runs/" in words
+
+
+def test_a_cancellation_says_which_steps_are_in_no_checkpoint(online: Command, world: World) -> None:
+    run_key = world.registered("cancelled-early").run.run_key
+    enqueue(world.services, run_key)
+    attempt_launching(world.services, run_key, 1)
+    with world.services.ledger.transaction() as tx:
+        (attempt,) = tx.attempts(run_key)
+        tx.put_attempt(replace(attempt, last_step=20))
+    said = online("cancel", run_key)
+    assert "Steps 1 to 20 are in no checkpoint: a resume makes them again." in " ".join(said.out.split())
