@@ -175,6 +175,7 @@ def test_a_job_that_fits_nowhere_is_stored_and_told_so_at_once_and_no_run_is_sta
     said = online("submit", str(spec))
     assert said.status == 1
     assert "No plan fits now, and no run was started." in said.out
+    assert "frenzy plan FILE --fit 1xCARD" in said.out and "--delete" in said.out
     assert "NOT_ENOUGH_GPUS: No plan fits the cluster" in said.err
     assert "Remedy:" in said.err
     stored_only = online("submit", str(spec), "--no-trigger", "--json")

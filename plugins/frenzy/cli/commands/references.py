@@ -52,7 +52,8 @@ def _without_a_run(api: Api, name: str) -> Reason:
         newest = []
     code, detail = ReasonCode.BAD_CONFIG_OR_DATA, f"The job {name!r} is stored, but has no training run"
     if not newest:
-        return Reason(code=code, detail=f"{detail}: it was not started yet.", remedy=f"Trigger its DAG {dag_id}.")
+        remedy = f"See whether it fits: frenzy plan FILE. Then trigger its DAG {dag_id}."
+        return Reason(code=code, detail=f"{detail}: it was not started yet.", remedy=remedy)
     run_id, state = newest[0]["dag_run_id"], newest[0]["state"]
     if state != "failed":
         remedy = "Ask again in a moment."

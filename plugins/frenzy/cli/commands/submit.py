@@ -50,6 +50,11 @@ def _show(started: Started, spec: TrainingJob) -> None:
     if started.refusal is not None:
         out().print("No plan fits now, and no run was started.")
         show_reason(err(), started.refusal)
+        out().print(
+            f"What would fit cards of yours: frenzy plan FILE --fit 1xCARD. The job stays stored, until: "
+            f"frenzy jobs {started.job.name} --delete",
+            soft_wrap=True,
+        )
     if started.run_id is not None:
         out().print(f"Run {started.run_id} started. Follow it: frenzy status {started.job.name}", soft_wrap=True)
     if spec.trigger.cron is not None:
