@@ -61,8 +61,8 @@ def config(**changed: Any) -> bytes:
 
 
 def fetched(*asked: ModelSpec, **environment: str) -> list[dict[str, str]]:
-    """What a node makes of each model, in a process of its own."""
-    lines = "".join(f"{json.dumps(asdict(each))}\n" for each in asked)
+    """What a node makes of each model, in a process of its own; none of them has a tokenizer."""
+    lines = "".join(f"{json.dumps({**asdict(each), 'tokenizer': 'byte'})}\n" for each in asked)
     return [json.loads(line) for line in said(FETCHES, lines, **environment).splitlines()]
 
 
