@@ -15,13 +15,17 @@ from typing import Any, Final
 from frenzy.adapters.local.worker_environment import helper_environment
 
 _SERVER: Final = """
-import io, json, sys
+import io, json, sys, traceback
 questions, answers = sys.stdin, sys.stdout
 for line in questions:
     program, asked = json.loads(line)
     sys.stdin, sys.stdout = io.StringIO(json.dumps(asked)), io.StringIO()
-    exec(program, {})
-    print(sys.stdout.getvalue().splitlines()[-1], file=answers, flush=True)
+    try:
+        exec(program, {})
+        answer = json.loads(sys.stdout.getvalue().splitlines()[-1])
+        print(json.dumps({"answer": answer}), file=answers, flush=True)
+    except BaseException:
+        print(json.dumps({"traceback": traceback.format_exc()}), file=answers, flush=True)
 """
 
 
@@ -38,11 +42,14 @@ class ConfigReader:
         )
 
     def ask(self, program: str, asked: Mapping[str, Any], **_: Any) -> Any:
-        """The last line that ``program`` prints."""
+        """The last line that ``program`` prints. Raises RuntimeError with its traceback where it fails."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([program, asked], default=str) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        said = json.loads(self._process.stdout.readline())
+        if "traceback" in said:
+            raise RuntimeError(said["traceback"])
+        return said["answer"]
 
     def close(self) -> None:
         self._process.communicate(timeout=60)

@@ -21,6 +21,7 @@ from frenzy.trainer import env, files
 logger = logging.getLogger("frenzy.trainer")
 _INTERVAL_S: Final = 5.0
 _POLL_S: Final = 0.2
+_NOT_BEGUN: Final = "waiting for a node that has not begun"
 
 
 @dataclass(slots=True)
@@ -70,9 +71,11 @@ def wait_for(place: str, *, signs_at: str, what: str) -> str:
 
     Its signs are passed on, for those who wait for this node. Raises TemporaryError when it showed no progress for as
     long as a start may be silent. Before its first sign it may have no machine or no image yet, which takes any time:
-    who watches the attempt knows whether it runs.
+    who watches the attempt knows whether it runs. Nor is a node silent that waits for such a one.
     """
     last, since = None, 0.0
+    if _read(place) is None and _read(signs_at) is None:
+        beat(_NOT_BEGUN)
     while True:
         found = _read(place)
         if found is not None:
@@ -81,7 +84,7 @@ def wait_for(place: str, *, signs_at: str, what: str) -> str:
         if sign is not None and sign != last:
             last, since = sign, time.monotonic()
             beat("waiting for another node, which shows progress")
-        if last is not None and time.monotonic() - since > env.startup_s():
+        if last is not None and _NOT_BEGUN not in last and time.monotonic() - since > env.startup_s():
             detail = f"Another node did not {what}, and showed no progress for {env.startup_s():.0f} s."
             raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60)
         time.sleep(_POLL_S)

@@ -86,13 +86,27 @@ def test_a_node_without_a_machine_or_an_image_is_waited_for(
     assert heartbeats.wait_for(str(tmp_path / "ready"), signs_at=str(tmp_path / "other.json"), what="get ready")
 
 
+def test_a_node_that_waits_for_one_that_has_not_begun_is_waited_for_as_well(
+    turns: list[Callable[[], object]], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRENZY_STARTUP_S", "0")
+    turns += [lambda: (tmp_path / "ready").write_text("ready")]
+    heartbeats.wait_for(str(tmp_path / "ready"), signs_at=str(tmp_path / "other.json"), what="get ready")
+    sign = place.rename(tmp_path / "first.json")
+    turns += [lambda: None, lambda: (tmp_path / "met").write_text("here")]
+    assert heartbeats.wait_for(str(tmp_path / "met"), signs_at=str(sign), what="say where") == "here"
+    turns += [lambda: sign.write_text("loading"), lambda: None, lambda: None]
+    with pytest.raises(TemporaryError, match="did not say where"):
+        heartbeats.wait_for(str(tmp_path / "nowhere"), signs_at=str(sign), what="say where")
+
+
 def test_who_waits_passes_on_the_progress_of_the_other_and_none_of_its_own(
     turns: list[Callable[[], object]], place: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.json"
     seen: list[bool] = []
     turns += [
-        lambda: seen.append(place.exists()),
+        lambda: (place.unlink(), seen.append(place.exists())),
         lambda: other.write_text("loading 1"),
         lambda: (seen.append(place.exists()), place.unlink(), heartbeats.beat("between"), place.unlink()),
         lambda: seen.append(place.exists()),

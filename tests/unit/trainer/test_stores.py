@@ -14,6 +14,7 @@ from tests.unit.trainer.checkpoint.test_store import LAYOUT, save
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import CheckpointSpec, TrainingSpec, ValidationSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.run_files import ExitCode, RunPaths
@@ -21,8 +22,8 @@ from frenzy.trainer import files
 from frenzy.trainer.best_so_far import BestSoFar
 from frenzy.trainer.checkpoint.store import list_checkpoints, newest_good, prepare_resume
 from frenzy.trainer.collective import failure_of
+from frenzy.trainer.launch import __main__ as launch
 from frenzy.trainer.launch import rank_failures
-from frenzy.trainer.launch.__main__ import _settle
 from frenzy.trainer.launch.local_ranks import upload_logs
 from frenzy.trainer.loop import train
 from frenzy.trainer.loop.control import ControlFile
@@ -45,6 +46,10 @@ class AwayStore(PutOnlyStore):
         if AwayStore.num_failures > 0:
             AwayStore.num_failures -= 1
             raise EndpointConnectionError("Could not connect to the endpoint URL")
+
+    def open(self, *arguments: Any, **options: Any) -> Any:
+        self._answer()
+        return super().open(*arguments, **options)
 
     def cat_file(self, *arguments: Any, **options: Any) -> bytes:
         self._answer()
@@ -95,7 +100,9 @@ def test_a_read_is_tried_until_the_store_is_back(tmp_path: Path) -> None:
         files.patiently(lambda: files.read_text(place))
 
 
-def test_a_checkpoint_is_not_passed_over_while_its_store_is_away(paths: RunPaths, tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_passed_over_while_its_store_is_away(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Training would go on from further back, or from nothing."""
     save(paths, 1)
     newest = save(paths, 2)
@@ -105,6 +112,9 @@ def test_a_checkpoint_is_not_passed_over_while_its_store_is_away(paths: RunPaths
             read(paths)
     AwayStore.num_failures = 3
     assert list_checkpoints(paths)[0] == newest
+    monkeypatch.setattr(AwayStore, "cat_file", PutOnlyStore.cat_file)
+    AwayStore.num_failures = 1
+    assert newest_good(paths) == newest, "a file whose digest is of all of it is read again, too"
 
 
 def test_logs_that_their_store_does_not_take_change_nothing_of_the_end(
@@ -125,7 +135,7 @@ def test_the_result_is_told_to_the_node_and_put_once_the_store_is_back(
     monkeypatch.setenv("FRENZY_TERMINATION_LOG", str(tmp_path / "termination-log"))
     AwayStore.num_failures = 3
     result = AttemptResult(exit_code=ExitCode.DONE, last_step=4, total_steps=4)
-    _settle(paths, 1, result)
+    launch._settle(paths, 1, result)
     assert codec.loads(AttemptResult, files.read_text(paths.result(1))) == result
     assert (tmp_path / "termination-log").exists()
 
@@ -192,3 +202,24 @@ def test_a_checkpoint_that_others_follow_is_tried_once(monkeypatch: pytest.Monke
     saver = FailingSaver(9)
     assert _save(saver, trains_on=True) is not None
     assert saver.begun == 1
+
+
+def test_a_launcher_that_fails_itself_leaves_its_reason(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a node waited in vain for another."""
+
+    def fail(*_: object) -> AttemptResult:
+        raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail="Another node did not get ready"))
+
+    hardware = SimpleNamespace(kind=DeviceKind.CUDA)
+    spec = SimpleNamespace(gpus_per_node=(1, 1), gpu=hardware, job=SimpleNamespace(env={}))
+    monkeypatch.setattr(launch.codec, "loads", lambda *_: spec)
+    monkeypatch.setattr(launch.env, "enter", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "_run", fail)
+    files.write_text(paths.spec(1), "{}")
+    code = launch.main(["--run-dir", paths.run_dir, "--attempt", "1", "--node-rank", "0"])
+    monkeypatch.undo()
+    result = codec.loads(AttemptResult, files.read_text(paths.result(1)))
+    assert (result.exit_code, result.last_step) == (code, 0)
+    assert "Another node did not get ready" in (result.detail or "")

@@ -45,7 +45,7 @@ def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelL
 
 
 def _load(engine: Any, prepared: PreparedCheckpoint, target: ParallelLayout) -> TrainState:
-    saved = codec.loads(SavedState, files.read_text(prepared.state_file))
+    saved = codec.loads(SavedState, files.patiently(lambda: files.read_text(prepared.state_file)))
     index = FragmentIndex.of_files(prepared.tensor_files, saved.tensor_parallel_maps)
     reader = ShardReader(
         index=index,

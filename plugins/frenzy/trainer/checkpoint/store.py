@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from frenzy.core.lifecycle.checkpoint_manifest import (
     FROZEN_FILES,
@@ -35,6 +36,7 @@ from frenzy.trainer.heartbeats import counting
 from frenzy.trainer.verified_file import damage_of, xxh3_128
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 4 * 1024**2
 
@@ -111,7 +113,8 @@ class CheckpointStore:
 
     def _manifest(self, step: int, sizes: Mapping[str, int]) -> CheckpointManifest | None:
         try:
-            text = self._text(f"{self.place(step)}/{MANIFEST_NAME}") if MANIFEST_NAME in sizes else None
+            place = f"{self.place(step)}/{MANIFEST_NAME}"
+            text = self._patiently(partial(files.read_bytes, place)) if MANIFEST_NAME in sizes else None
             return complete_manifest(text, step, sizes)
         except ContractError as error:
             _skip(step, error.reason.sentence)
@@ -120,8 +123,9 @@ class CheckpointStore:
             _skip(step, f"its manifest cannot be read ({error})")
         return None
 
-    def _text(self, place: str) -> bytes:
-        return files.read_bytes(place) if self.is_local else files.patiently(lambda: files.read_bytes(place))
+    def _patiently(self, read: Callable[[], T]) -> T:
+        """A disk that fails once will again; a store may be away."""
+        return read() if self.is_local else files.patiently(read)
 
     def _raise_if_away(self, error: OSError) -> None:
         """A store that does not answer says nothing of a checkpoint: passing it over would train from further back."""
@@ -137,7 +141,7 @@ class CheckpointStore:
         """
         for each in manifest.files:
             try:
-                problem = self._problem(manifest.step, each, on_progress, whole=whole)
+                problem = self._patiently(partial(self._problem, manifest.step, each, on_progress, whole=whole))
             except OSError as error:
                 self._raise_if_away(error)
                 return f"{each.path} cannot be read ({error})"

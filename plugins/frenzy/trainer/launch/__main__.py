@@ -7,6 +7,7 @@ machine plays every node of the placement. The exit code is the first failing ra
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.trainer import env, files
-from frenzy.trainer.outcome import write_termination_message
+from frenzy.trainer.outcome import describe_failure, write_termination_message
+
+logger = logging.getLogger("frenzy.trainer")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     num_ranks = sum(spec.gpus_per_node) if options.node_rank is None else spec.gpus_per_node[options.node_rank]
     env.enter(spec.job.env, virtual=spec.gpu.kind is DeviceKind.VIRTUAL, arguments=given, num_ranks=num_ranks)
     with tempfile.TemporaryDirectory(prefix="frenzy-trainer-") as scratch:
-        result = _run(spec, options.node_rank, Path(scratch))
+        try:
+            result = _run(spec, options.node_rank, Path(scratch))
+        except Exception as error:  # the launcher's own: of its store, or of a node that it waited for
+            logger.exception("this node's launcher failed")
+            code, detail = describe_failure(error, virtual=False)
+            result = AttemptResult(exit_code=code, last_step=0, total_steps=0, detail=detail)
     if options.node_rank in (None, 0):
         _settle(paths, options.attempt, result)
     return result.exit_code
