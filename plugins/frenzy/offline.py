@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from frenzy.core.values.errors import FrenzyError, Reason
+from frenzy.core.values.errors import FrenzyError, Reason, SpecError
 from frenzy.core.values.job import TrainingJob, deadline_s
 from frenzy.core.values.resource_plan import Candidate
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from frenzy.core.memory.model_trace import ModelTrace
     from frenzy.core.models.parameters import ModelShape
     from frenzy.core.planning.remedy_changes import Change
+    from frenzy.core.values.cluster import Cluster
     from frenzy.settings import Settings
 
 # Steps that predicted times stand for where their number is not known.
@@ -98,7 +99,7 @@ class FitAnswer:
 
     cards: as asked. host_memory_bytes: that the node is taken to have. changes: of the job, none where it
     fits as it is; None where no change was found that makes it fit. job: with the changes. candidates: its
-    plans there, or the refused ones of the job as it is.
+    plans there, or the refused ones of the job as it is. note: why a cluster file was not heeded; None when it was.
     """
 
     cards: str
@@ -106,23 +107,30 @@ class FitAnswer:
     changes: tuple[Change, ...] | None
     job: TrainingJob
     candidates: tuple[Candidate, ...]
+    note: str | None = None
 
 
 def fit_offline(
-    job: TrainingJob, settings: Settings, cluster_file: Path, cards: str, policy: str, *, told: Told | None = None
+    job: TrainingJob,
+    settings: Settings,
+    cluster_file: Path | None,
+    cards: str,
+    policy: str,
+    *,
+    told: Told | None = None,
 ) -> FitAnswer:
     """The change of the least effect with which ``job`` fits ``cards``, such as ``1xRTX4090``; verified by its plan.
 
-    cards: of the types in ``cluster_file``, or of the catalogue. Raises PermanentError for cards that are not known, or
-    a bad file or model.
+    cards: of the types in ``cluster_file``, or of the catalogue. cluster_file: None for that of the settings, where it
+    can be read. Raises SpecError for a bad file that was named, PermanentError for cards that are not known, or a model
+    that cannot be planned.
     """
-    from frenzy.adapters.k8s.inventory.products import card_of, parse_product
-    from frenzy.adapters.spec.cluster_file import load_cluster_file
+    from frenzy.adapters.k8s.inventory.products import cards_sold_as
     from frenzy.core.planning.asked_cards import node_of_cards
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
 
-    own = load_cluster_file(cluster_file).cluster
-    there = node_of_cards(cards, own, lambda name: card_of(parse_product(name), None, None))
+    own, note = _types_in(cluster_file, settings)
+    there = node_of_cards(cards, own, cards_sold_as)
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)
@@ -143,7 +151,21 @@ def fit_offline(
         changes=changes,
         job=free,
         candidates=candidates,
+        note=note,
     )
+
+
+def _types_in(named: Path | None, settings: Settings) -> tuple[Cluster | None, str | None]:
+    """The cluster in the file; of the settings' file, which nobody named here, else why the catalogue stands alone."""
+    from frenzy.adapters.spec.cluster_file import load_cluster_file
+
+    try:
+        return load_cluster_file(named or settings.cluster_file).cluster, None
+    except SpecError as error:
+        if named is not None:
+            raise
+        first = error.violations[0]
+        return None, f"{first.path} {first.value}: {first.allowed}. Cards are those of the catalogue alone."
 
 
 def _model_of(job: TrainingJob, settings: Settings, told: Told | None) -> tuple[ModelShape, ModelTrace | None]:

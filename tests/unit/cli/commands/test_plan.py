@@ -248,6 +248,36 @@ def test_fit_knows_cards_as_their_driver_names_them(frenzy: Command, spec: Path,
     assert frenzy("plan", str(spec), "--fit", f"1x{name}").status == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "may_be"),
+    [
+        ("A100", "a100-40, a100-40-pcie, a100-80, a100-80-pcie"),
+        ("V100", "v100-16, v100-16-pcie, v100-32, v100-32-pcie"),
+        ("A100-SXM4", "a100-40, a100-80."),
+    ],
+)
+def test_fit_asks_for_the_memory_where_cards_of_one_name_differ_in_it(
+    frenzy: Command, spec: Path, name: str, may_be: str
+) -> None:
+    said = frenzy("plan", str(spec), "--fit", f"1x{name}")
+    assert said.status == 2
+    assert f"it may be {may_be}" in " ".join(said.err.split())
+
+
+@pytest.mark.parametrize("content", [None, "nodes: 3"])
+def test_fit_needs_no_cluster_file_unless_one_is_named(
+    frenzy: Command, spec: Path, alone: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    elsewhere = alone / "elsewhere.yaml"
+    if content is not None:
+        elsewhere.write_text(content, encoding="utf-8")
+    monkeypatch.setenv("FRENZY_CLUSTER", str(elsewhere))
+    said = frenzy("plan", str(spec), "--fit", "1xRTX4090")
+    assert said.status == 0
+    assert "Cards are those of the catalogue alone." in " ".join(said.err.split())
+    assert frenzy("plan", str(spec), "--fit", "1xRTX4090", "--cluster", str(elsewhere)).status == 2
+
+
 def test_fit_of_a_card_that_is_not_there_names_those_like_it(frenzy: Command, spec: Path) -> None:
     said = frenzy("plan", str(spec), "--fit", "1xmh100")
     assert said.status == 2

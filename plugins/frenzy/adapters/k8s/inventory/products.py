@@ -158,6 +158,13 @@ def cards_of(product: Product) -> tuple[GpuType, ...]:
     return tuple(CATALOGUE[name].gpu for name in _CARDS.get(product.key, ()))
 
 
+def cards_sold_as(name: str) -> tuple[GpuType, ...]:
+    """The catalogue's cards that a driver's ``name`` may mean; of one that says the memory, those that have it."""
+    product = parse_product(name)
+    sized = card_of(product, None, None)
+    return cards_of(product) if product.written_size_gb is None else () if sized is None else (sized,)
+
+
 def card_of(product: Product, memory_bytes: int | None, compute_capability: str | None) -> GpuType | None:
     """The catalogue's card that agrees in name, memory and compute capability.
 

@@ -150,7 +150,7 @@ def _first_plan(job: TrainingJob, cluster: Path) -> ResourcePlan:
 
     settings = settings_at_hand()
     planned = plan_offline(job, settings, cluster, settings.memory_policy.value)
-    show_note(planned)
+    show_note(planned.note)
     if planned.refusal is not None:
         raise PermanentError(planned.refusal)
     return planned.candidates[0].plan

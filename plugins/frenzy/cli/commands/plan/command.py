@@ -52,12 +52,12 @@ def plan(
     where, model = cluster or settings.cluster_file, policy or settings.memory_policy.value
     with TraceProgress() as progress:
         if fit is not None:
-            answer = fit_offline(job, settings, where, fit, model, told=progress.told)
+            answer = fit_offline(job, settings, cluster, fit, model, told=progress.told)
         else:
             planned = plan_offline(job, settings, where, model, every_plan=everything, told=progress.told)
     if fit is not None:
         return _show_fit(job, answer, top, as_json)
-    show_note(planned)
+    show_note(planned.note)
     if manifest:
         return show_manifest(job, settings, planned)
     if as_json:
@@ -70,6 +70,7 @@ def plan(
 def _show_fit(job: TrainingJob, answer: FitAnswer, top: int, as_json: bool) -> int:  # noqa: FBT001  # an option
     from frenzy.cli.commands.plan.fit import show_fit
 
+    show_note(answer.note)
     if as_json:
         print_json(answer)
     else:
@@ -77,10 +78,10 @@ def _show_fit(job: TrainingJob, answer: FitAnswer, top: int, as_json: bool) -> i
     return FAILED if answer.changes is None else 0
 
 
-def show_note(planned: OfflinePlan) -> None:
-    """Say why the number of steps is assumed, or the data would be refused, where that is so."""
-    if planned.note is not None:
-        err().print(f"Note: {planned.note}", style="yellow", soft_wrap=True)
+def show_note(note: str | None) -> None:
+    """Say what an offline plan had to assume, or why a run would be refused, where there is such a note."""
+    if note is not None:
+        err().print(f"Note: {note}", style="yellow", soft_wrap=True)
 
 
 def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) -> int:
