@@ -16,7 +16,7 @@ from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
 from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.protocol import EndReport
-from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
 
 Command = Callable[..., Said]
@@ -89,12 +89,34 @@ def test_of_a_run_that_ended_before_it_had_workers_the_reason_and_its_tasks_are_
     assert f"dags/{run.identity.dag_id}/runs/" in words
 
 
-def test_a_cancellation_says_which_steps_are_in_no_checkpoint(online: Command, world: World) -> None:
-    run_key = world.registered("cancelled-early").run.run_key
+def training(world: World, name: str) -> str:
+    """A run whose workers have made 20 steps."""
+    run_key = world.registered(name).run.run_key
     enqueue(world.services, run_key)
     attempt_launching(world.services, run_key, 1)
     with world.services.ledger.transaction() as tx:
         (attempt,) = tx.attempts(run_key)
         tx.put_attempt(replace(attempt, last_step=20))
+    return run_key
+
+
+def test_a_cancellation_says_which_steps_are_lost_unless_the_workers_still_save_them(
+    online: Command, world: World
+) -> None:
+    words = " ".join(online("cancel", training(world, "cancelled-early")).out.split())
+    assert "Steps 1 to 20 are in no checkpoint yet" in words
+    assert "a resume makes them again, unless the workers still save as they stop." in words
+
+
+def test_a_cancellation_is_told_although_the_store_of_the_checkpoints_does_not_answer(
+    online: Command, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: str) -> tuple[int, ...]:
+        raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail="The store does not answer."))
+
+    run_key = training(world, "cancelled-alone")
+    monkeypatch.setattr(world.services.runs, "checkpoint_steps", away)
     said = online("cancel", run_key)
-    assert "Steps 1 to 20 are in no checkpoint: a resume makes them again." in " ".join(said.out.split())
+    assert (said.status, said.err) == (0, "")
+    assert "its workers are being stopped." in said.out
+    assert online("cancel", run_key, "--json").status == 0
