@@ -215,13 +215,19 @@ def _steps(job: TrainingJob) -> tuple[int, str | None]:
 
 
 def _trouble_with_data(job: TrainingJob) -> str | None:
-    """Why a run that begins here would refuse its data, as far as the first of them show it; URLs are not asked."""
+    """Why a run that begins here would refuse its tokenizer or data, as far as the first of them show it.
+
+    URLs are not asked.
+    """
+    from frenzy.trainer.data.data_facts import check_own_tokenizer
     from frenzy.trainer.data.documents import pieces
 
-    if job.brings_own_data or "://" in job.data.path:
+    if job.brings_own_data:
         return None
     try:
-        next(pieces(job.data), None)
+        check_own_tokenizer(job)
+        if "://" not in job.data.path:
+            next(pieces(job.data), None)
     except FrenzyError as error:
         return f"{error.reason.sentence}. A run here would be refused for it; the plans do not depend on it."
     return None

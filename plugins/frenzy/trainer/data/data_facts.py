@@ -46,7 +46,7 @@ def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
     model without the tokenizer that the job would take from it.
     """
     _check_held_out(job)
-    _check_own_tokenizer(job)
+    check_own_tokenizer(job)
     vocab_size = known.vocab_size or job.model.tokenizer_size
     if known.num_tokens is not None:
         list_files(job.data)
@@ -71,14 +71,18 @@ def _check_held_out(job: TrainingJob) -> None:
         raise error.of_held_out() from error
 
 
-def _check_own_tokenizer(job: TrainingJob) -> None:
-    """A folder that is not here may be where the workers are."""
+def check_own_tokenizer(job: TrainingJob) -> None:
+    """Raise BadInputError for a folder of a model without the tokenizer that the job would take from it.
+
+    A folder that is not here may be where the workers are.
+    """
     if job.model.path is None or job.model.tokenizer_used != "model" or job.workload is not None:
         return
     folder = Path(job.model.path)
     if folder.is_dir() and not any(each.name.startswith(_TOKENIZER_FILES) for each in folder.iterdir()):
-        allowed = f"there is no tokenizer in {folder}; put the one there that the model was trained with, or name one"
-        raise BadInputError("model.tokenizer", job.model.tokenizer, f"{allowed}: a folder, byte or train")
+        allowed = "there is no tokenizer in it; put the one there that the model was trained with"
+        named = "or name one in model.tokenizer: a folder, byte or train"
+        raise BadInputError("model.path", job.model.path, f"{allowed}, {named}")
 
 
 def _count(data: DataSpec) -> _Count:

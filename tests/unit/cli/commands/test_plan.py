@@ -320,3 +320,19 @@ def test_data_that_are_not_there_are_told_although_the_plans_need_none(
     assert said.status == 0
     assert "no data file is there" in said.err
     assert "A run here would be refused for it" in said.err
+
+
+@pytest.mark.parametrize("training", ["max_steps: 3", "epochs: 1"])
+def test_a_folder_without_a_tokenizer_is_told_before_its_job_is_submitted(
+    frenzy: Command, spec: Path, cluster_file: Path, training: str
+) -> None:
+    document = yaml.safe_load(spec.read_text("utf-8"))
+    base = spec.parent / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps(document["model"]["config"]), encoding="utf-8")
+    document["model"] = {"path": str(base)}
+    document["training"] = {"global_batch_size": 4, **yaml.safe_load(training)}
+    spec.write_text(yaml.safe_dump(document), encoding="utf-8")
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
+    assert said.status == 0
+    assert f"model.path: '{base}' is refused; there is no tokenizer in it" in said.err

@@ -86,7 +86,7 @@ def test_a_folder_of_a_model_without_a_tokenizer_is_refused_unless_the_job_names
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "config.json").write_text("{}")
     data = as_jsonl(tmp_path)
-    with pytest.raises(BadInputError, match=r"model\.tokenizer.*there is no tokenizer in .*byte or train"):
+    with pytest.raises(BadInputError, match=r"model\.path: .*base' is refused; there is no tokenizer in it.*byte"):
         data_facts(replace(job(data), model=ModelSpec(path=str(tmp_path / "base"))))
     bytes_ = data_facts(replace(job(data), model=ModelSpec(path=str(tmp_path / "base"), tokenizer="byte")))
     assert bytes_.vocab_size == 257

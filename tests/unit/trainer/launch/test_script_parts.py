@@ -120,6 +120,7 @@ def test_the_script_is_told_the_job_without_its_variables(spec: LaunchSpec) -> N
     told = json.loads(job_text(replace(spec, job=job)))
     assert sorted(told) == ["data", "model", "training"]
     assert (told["model"]["config"], told["training"]["lora"]) == (spec.job.model.config, None)
+    assert told["model"]["tokenizer"] == "byte", "defaults that depend on others are filled in"
     assert "hidden" not in job_text(replace(spec, job=job)).lower()
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -124,7 +124,11 @@ class ScriptRank:
 def job_text(spec: LaunchSpec) -> str:
     """What the specification says of the training itself, defaults included; no variables, no secrets."""
     job = spec.job
-    sections = {"model": job.model, "data": job.data, "training": job.training}
+    sections = {
+        "model": replace(job.model, tokenizer=job.model.tokenizer_used),
+        "data": job.data,
+        "training": job.training,
+    }
     return json.dumps({name: codec.encode(each) for name, each in sections.items()}, indent=2)
 
 
