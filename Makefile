@@ -11,7 +11,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo demo-elastic demo-swap test test-all test-on-shared-airflow test-off-shared-airflow coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack images up down status lock clean fuzz
+.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack images up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,16 +45,9 @@ ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(MAKE) --jobs 2 --output-sync=target test-on-shared-airflow test-off-shared-airflow
+	@$(PYTEST) tests/packaging tests/pages tests/e2e --durations 20
 	@$(MAKE) test-k8s
 endif
-
-# Beside each other: one computes while the other waits. Each shows what it says once it has ended.
-test-on-shared-airflow: $(STAMP)
-	@$(PYTEST) tests/e2e -m shared_airflow --durations 20
-
-test-off-shared-airflow: $(STAMP)
-	@$(PYTEST) tests/packaging tests/pages tests/e2e -m "not shared_airflow" --durations 20
 
 coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run
 	@mkdir -p build/coverage

@@ -18,15 +18,9 @@ from frenzy.cli.embedded.stack import Stack
 LEASE_S = 15
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Known by a marker, so that a second process can have all other tests: ``make test-all``."""
-    if "stack" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.shared_airflow)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with an Airflow of their own come first: the shared one is not up beside it."""
-    items.sort(key=lambda item: item.get_closest_marker("shared_airflow") is not None)
+    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
