@@ -270,7 +270,7 @@ def test_a_hubs_model_is_fetched_once_for_all_ranks_and_not_for_a_resume(
         case = Case(
             run_dir=str(tmp_path / "run"),
             data=text,
-            model_section={"hub_id": "acme/tiny", "revision": commit},
+            model_section={"hub_id": "acme/tiny", "revision": commit, "tokenizer": "byte"},
             num_gpus=2,
             num_steps=2,
             job={"checkpoint": {"every_steps": 1}},

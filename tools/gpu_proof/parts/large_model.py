@@ -32,7 +32,10 @@ def _cases(bench: Bench) -> Iterator[Case]:
 def _run(training: Mapping[str, Any], bench: Bench, folder: Path) -> Iterator[Found]:
     scale, config = bench.scale, dict(bench.scale.eight)
     job = bench.job(
-        {"path": str(folder / "weights")}, steps=scale.steps, sequence_length=scale.sequence_length, **training
+        {"path": str(folder / "weights"), "tokenizer": "byte"},
+        steps=scale.steps,
+        sequence_length=scale.sequence_length,
+        **training,
     )
     plan = bench.best_plan(job, config)
     saved = _has_disk_for(bench, config, adapters="lora" in training)
