@@ -59,13 +59,13 @@ def read(connection: Connection, kind: type[T], names: Collection[str]) -> dict[
     looked_up = {name: known.get(name) for name in names}
     found = {name: table for name, table in looked_up.items() if table is not None}
     unread = sorted({*names} - found.keys())
-    read: dict[str, T] = {}
+    fresh: dict[str, T] = {}
     for first in range(0, len(unread), _MOST_NAMES):
         part = plan_table.c.name.in_(unread[first : first + _MOST_NAMES])
         rows = connection.execute(select(plan_table.c.name, plan_table.c.document).where(part))
-        read |= {name: codec.loads(kind, document) for name, document in rows}
-    if len(known) + len(read) > _MOST_KNOWN[kind]:
+        fresh |= {name: codec.loads(kind, document) for name, document in rows}
+    if len(known) + len(fresh) > _MOST_KNOWN[kind]:
         known.clear()
-        read |= found
-    known.update(read)
-    return found | read
+        fresh |= found
+    known.update(fresh)
+    return found | fresh

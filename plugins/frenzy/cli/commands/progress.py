@@ -103,7 +103,8 @@ def _memory_words(attempt: Attempt) -> str:
     )
     if attempt.growth_step is not None:
         return f"{words}, growing since step {attempt.growth_step}"
-    return f"{words} ({off_by(attempt)})" if off_by(attempt) != "-" else words
+    error = off_by(attempt)
+    return words if error == "-" else f"{words} ({error})"
 
 
 def _panel(snapshot: StatusSnapshot, phase: Text) -> RenderableType:

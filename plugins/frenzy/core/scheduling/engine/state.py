@@ -110,8 +110,7 @@ def _waiting_entry(job: QueuedJob, known: KnownOptions, capacity: Capacity, poli
     options, left = known.of_waiting(job), believed_left(job.work_left, job.work_done, policy)
     due = due_s(job, options.work(left), policy, capacity)
     by_cost = job.objective is Objective.COST
-    restart_s = job.restart_s if job.work_done > 0 else 0.0
-    return Entry(job, job.run_key, options, left, restart_s, due, due, by_cost, job.ordered)
+    return Entry(job, job.run_key, options, left, job.restart_s, due, due, by_cost, job.ordered)
 
 
 def is_settled(job: RunningJob, now_s: float) -> bool:
