@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -106,13 +107,21 @@ def sizes(folder: str) -> dict[str, int]:
     """Names and sizes of the files in ``folder``; none where there is no such folder."""
     path = local_path(folder)
     if path is not None:
-        found = path.iterdir() if path.is_dir() else ()
-        return {each.name: each.lstat().st_size for each in found if each.is_file()}
+        return _plain_sizes(path)
     fs, key = stores.opened(folder)
     fs.invalidate_cache(key)
     if not fs.exists(key):
         return {}
     return {each["name"].rpartition("/")[2]: int(each["size"] or 0) for each in fs.ls(key, detail=True)}
+
+
+def _plain_sizes(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in folder.iterdir() if folder.is_dir() else ():
+        with suppress(FileNotFoundError):  # others rename and remove their files meanwhile
+            if each.is_file():
+                found[each.name] = each.lstat().st_size
+    return found
 
 
 def read_text(place: str) -> str:

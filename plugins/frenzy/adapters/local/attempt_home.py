@@ -187,8 +187,9 @@ def attempts_in(state: Path) -> frozenset[tuple[str, int]]:
 def forget_retired(state: Path, now_s: float) -> None:
     """Remove what was retired long ago; now_s: seconds since the epoch."""
     for folder in state.iterdir():
-        if not (folder / _LOCK).exists() and folder.stat().st_mtime < now_s - _FORGOTTEN_AFTER_S:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another supervisor forgets them, too
+            if not (folder / _LOCK).exists() and folder.stat().st_mtime < now_s - _FORGOTTEN_AFTER_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
