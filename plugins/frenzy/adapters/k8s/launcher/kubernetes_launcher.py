@@ -137,8 +137,8 @@ class KubernetesLauncher:
 
     def _look(self, spec: LaunchSpec) -> WorkersAccount:
         asked = self._is_stopped(spec)
+        kept = self._note(spec)  # before the list, which then knows every pod of it that is not gone
         seen = [see(each, asked=asked) for each in self._pods.list(labels.selector(spec.run_key, spec.attempt))]
-        kept = self._note(spec)
         note = (kept or PodsNote(pods=())).with_leaving(seen)
         seen = [note.as_first_told(each) for each in seen]
         alive = [each for each in seen if each.stage is not PodStage.ENDED]

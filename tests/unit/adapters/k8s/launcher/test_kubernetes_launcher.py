@@ -177,6 +177,25 @@ def code_of(account: WorkersAccount) -> ReasonCode | None:
     return None if account.reason is None else account.reason.code
 
 
+def test_a_look_that_began_before_the_pods_were_made_does_not_take_them_for_gone(bench: Bench) -> None:
+    """Reconciliation looks while the launch task makes them: they would be ended a minute later."""
+    spec, other = bench.spec("one-gpu"), bench.launcher("one-gpu")
+    listed = bench.core.list_namespaced_pod
+
+    def list_and_be_late(namespace: str, **options: Any) -> Any:
+        bench.core.list_namespaced_pod = listed  # type: ignore[method-assign]
+        answer = listed(namespace, **options)
+        other.launch(spec)
+        return answer
+
+    bench.core.list_namespaced_pod = list_and_be_late  # type: ignore[method-assign]
+    assert bench.launcher("one-gpu").state(spec) is not WorkersState.GONE
+    bench.core.set_status(running("1970-01-12T00:00:00Z"))
+    for _ in range(3):
+        assert other.state(spec) is WorkersState.ALIVE
+        bench.clock.advance(60)
+
+
 def test_why_a_pod_was_taken_away_may_be_said_after_it_is_gone_and_to_another_process(bench: Bench) -> None:
     spec = taken_away(bench)
     assert bench.launcher("one-gpu").state(spec) is WorkersState.UNKNOWN
