@@ -66,6 +66,7 @@ class Reflection(Generic[T]):
         self._lock = threading.Lock()
         self._kept: dict[str, T] = {}
         self._generation = 0
+        self._version: str | None = None  # to watch from; None: to be listed first
         self._unreadable: dict[str, str] = {}
         self.has_listed = threading.Event()
         self.has_answered = threading.Event()  # with a list, or by refusing one
@@ -82,50 +83,63 @@ class Reflection(Generic[T]):
         return self.has_answered.is_set() and not self.has_listed.is_set()
 
     def run(self, stop: Wait) -> None:
-        """Follow the source until ``stop`` is set. After a failure it pauses, each time twice as long."""
-        version: str | None = None
-        pause_s = _FIRST_PAUSE_S
+        """Follow the source until ``stop`` is set. After a failure it pauses, each time twice as long.
+
+        A watch that tells something ends the growing, and so does a list, unless the one before it led to nothing.
+        """
+        pause_s, leads_nowhere = _FIRST_PAUSE_S, False
         while not stop.is_set():
-            try:
-                before = version
-                version = self._relist() if version is None else self._follow(version, stop)
-                self.problem, pause_s = None, _FIRST_PAUSE_S
-                if version == before and not stop.is_set():  # something between may end each watch as it begins
+            before = self._version
+            failure = self._list_or_follow(stop)
+            has_told = before is not None and (failure is None or self._version != before)
+            leads_nowhere = leads_nowhere and not has_told
+            if has_told or (failure is None and not leads_nowhere):
+                pause_s = _FIRST_PAUSE_S
+            if failure is None:
+                self.problem = None
+                if self._version == before and not stop.is_set():  # something between may end each watch as it begins
                     stop.wait(_FIRST_PAUSE_S)
                 continue
-            except GoneError:
-                version = None
-                continue
-            except ListFailedError as error:
-                problem = str(error)
-                if isinstance(error, ForbiddenError):
-                    self.has_answered.set()
-            except Exception as error:  # nobody else would start this thread again
-                problem, version = f"{type(error).__name__}: {error}", None
             if stop.is_set():  # which ends a watch in mid-line
                 return
-            self._note(problem)
+            is_first = before is not None and not leads_nowhere
+            if before is not None and not isinstance(failure, ListFailedError):
+                self._version, leads_nowhere = None, True
+            if isinstance(failure, GoneError) and is_first:
+                continue
+            if before != "":  # there was something to watch
+                self._note(failure)
             stop.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _relist(self) -> str:
+    def _list_or_follow(self, stop: Wait) -> Exception | None:
+        """What went wrong, whatever it was: nobody else would start this thread again."""
+        try:
+            if self._version is None:
+                self._relist()
+            else:
+                self._follow(self._version, stop)
+        except Exception as error:
+            return error
+        return None
+
+    def _relist(self) -> None:
         objects, version = self._source.list()
         read = {each["metadata"]["uid"]: self._read(each) for each in objects}
         kept = {uid: each for uid, each in read.items() if each is not None}
         with self._lock:
             self._kept = kept
             self._generation += 1
+        self._version = version
         self.has_listed.set()
         self.has_answered.set()
-        return version
 
-    def _follow(self, version: str, stop: Wait) -> str:
-        """Take over the events of one watch; the version to go on from."""
+    def _follow(self, version: str, stop: Wait) -> None:
+        """Take over the events of one watch. However it ends, the next one goes on after the last of them."""
         for event in self._source.watch(version):
-            version = self._take(event)
+            self._version = self._take(event)
             if stop.is_set():
                 break
-        return version
 
     def _take(self, event: Json) -> str:
         kind, found = event["type"], event["object"]
@@ -162,7 +176,11 @@ class Reflection(Generic[T]):
         self._unreadable.pop(uid, None)
         return kept
 
-    def _note(self, problem: str) -> None:
+    def _note(self, failure: Exception) -> None:
+        if isinstance(failure, ForbiddenError):
+            self.has_answered.set()
+        is_known = isinstance(failure, ListFailedError | GoneError)
+        problem = str(failure) if is_known else f"{type(failure).__name__}: {failure}"
         if problem != self.problem:
             logger.warning("The API server cannot be asked for %s: %s", self.name, problem)
         self.problem = problem

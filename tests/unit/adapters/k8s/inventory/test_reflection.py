@@ -32,11 +32,19 @@ class Script:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return broken_off(answer) if isinstance(answer, list) else answer
 
     @property
     def is_over(self) -> bool:
         return not self._answers
+
+
+def broken_off(events: list[Any]) -> Iterator[Json]:
+    """``events`` up to the first failure among them, if there is one."""
+    for each in events:
+        if isinstance(each, Exception):
+            raise each
+        yield each
 
 
 class Until:
@@ -102,6 +110,36 @@ def test_a_version_that_is_gone_means_a_new_list_at_once(gone: Any) -> None:
     assert reflection.snapshot()[1] == ("b",)
     assert script.asked == ["list", "watch 10", "list", "watch 20"]
     assert until.pauses == []
+
+
+def test_versions_that_are_gone_as_soon_as_they_are_listed_are_not_listed_in_a_hot_loop() -> None:
+    gone = GoneError("too old")
+    _, script, until = play(
+        ([], "1"), gone, ([], "2"), gone, ([], "3"), gone, ([], "4"), [event("ADDED", "a", 5)], gone, ([], "6")
+    )
+    assert script.asked.count("list") == 5
+    assert until.pauses == [0.5, 1]
+
+
+def test_lists_that_are_gone_before_their_last_page_are_not_asked_for_in_a_hot_loop() -> None:
+    _, _, until = play(GoneError("page"), GoneError("page"), ([found("a", 1)], "1"), [])
+    assert until.pauses == [0.5, 1]
+
+
+def test_a_watch_that_breaks_off_goes_on_after_its_last_event_and_soon() -> None:
+    """Something between cuts connections after a minute, however much they tell."""
+    cut = ListFailedError("IncompleteRead")
+    watches = [[event("ADDED", "b", version), cut] for version in range(11, 17)]
+    reflection, script, until = play(([found("a", 1)], "10"), *watches, [])
+    assert script.asked == ["list", *(f"watch {version}" for version in range(10, 17))]
+    assert until.pauses == [0.5] * 6
+    assert reflection.snapshot()[1] == ("a", "b")
+
+
+def test_a_pod_that_went_is_not_back_while_a_broken_watch_is_told_again() -> None:
+    events = [event("ADDED", "b", 11), event("DELETED", "b", 12), ListFailedError("reset by peer")]
+    _, script, _ = play(([], "10"), events, [])
+    assert script.asked[-1] == "watch 12"
 
 
 def test_what_was_known_stays_known_while_the_server_is_away_and_pauses_grow() -> None:
