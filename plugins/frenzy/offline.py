@@ -28,7 +28,9 @@ _ASSUMED_STEPS: Final = 1000
 class OfflinePlan:
     """MARP's answer: ``candidates`` as ranked; ``refusal`` when none fits, with its remedy.
 
-    note: why ``total_steps`` is assumed, or why data on this machine would be refused; None when all is well.
+    is_estimate: whether ``total_steps`` is of tokens that are not counted yet. data_refusal: why a run would refuse its
+    data or tokenizer, as far as they can be read here. note: why ``total_steps`` is assumed, or which data are not
+    here; None when all is well.
     """
 
     cluster_file: str
@@ -36,6 +38,8 @@ class OfflinePlan:
     total_steps: int
     candidates: tuple[Candidate, ...]
     refusal: Reason | None
+    is_estimate: bool = False
+    data_refusal: Reason | None = None
     note: str | None = None
 
 
@@ -76,9 +80,9 @@ def plan_offline(
 
     there = load_cluster(cluster_file)
     shape, trace = _model_of(job, settings, told)
-    steps, note = _steps(job)
+    known = _steps(job)
     request = PlanRequest(
-        job=job, shape=shape, total_steps=steps, seconds_to_deadline=_seconds_to_deadline(job), trace=trace
+        job=job, shape=shape, total_steps=known.number, seconds_to_deadline=_seconds_to_deadline(job), trace=trace
     )
     calibration = _calibration_of(job, shape)
     candidates = plan_candidates(replace(request, every_plan=every_plan), there, calibration, policy)
@@ -86,10 +90,12 @@ def plan_offline(
     return OfflinePlan(
         cluster_file=str(cluster_file),
         policy=policy,
-        total_steps=steps,
+        total_steps=known.number,
         candidates=candidates,
         refusal=None if fits else smallest_remedy(request, there, calibration, policy),
-        note=note,
+        is_estimate=known.is_estimate,
+        data_refusal=known.refusal,
+        note=known.note,
     )
 
 
@@ -134,7 +140,7 @@ def fit_offline(
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)
-    steps, left_s = _steps(job)[0], _seconds_to_deadline(job)
+    steps, left_s = _steps(job).number, _seconds_to_deadline(job)
     request = PlanRequest(job=free, shape=shape, total_steps=steps, seconds_to_deadline=left_s, trace=trace)
     calibration = _calibration_of(job, shape)
     candidates = plan_candidates(request, there, calibration, policy)
@@ -198,36 +204,38 @@ def _seconds_to_deadline(job: TrainingJob) -> float | None:
     return None if deadline is None else deadline - time.time()
 
 
-def _steps(job: TrainingJob) -> tuple[int, str | None]:
-    """Optimizer steps of the whole job, as far as they can be known here; why they are assumed, or data refused."""
-    from frenzy.core.runs.ledger import DataFacts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """Optimizer steps of a job as far as they can be known here; the rest as of ``OfflinePlan``."""
+
+    number: int
+    is_estimate: bool = False
+    refusal: Reason | None = None
+    note: str | None = None
+
+
+def _steps(job: TrainingJob) -> _Steps:
+    """With max_steps the first data are read, where they are files; else all that ``data_facts`` reads."""
     from frenzy.core.runs.steps import total_steps
-    from frenzy.trainer.data.data_facts import data_facts
-
-    if job.training.max_steps is not None:
-        return job.training.max_steps, _trouble_with_data(job)
-    if job.brings_own_data:
-        return _ASSUMED_STEPS, f"Without training.max_steps, times are for {_ASSUMED_STEPS} steps."
-    try:
-        return total_steps(job, data_facts(job) or DataFacts()) or _ASSUMED_STEPS, None
-    except FrenzyError as error:
-        return _ASSUMED_STEPS, f"{error.reason.sentence}. Times are for {_ASSUMED_STEPS} steps."
-
-
-def _trouble_with_data(job: TrainingJob) -> str | None:
-    """Why a run that begins here would refuse its tokenizer or data, as far as the first of them show it.
-
-    URLs are not asked.
-    """
-    from frenzy.trainer.data.data_facts import check_own_tokenizer
+    from frenzy.trainer.data.data_facts import check_own_tokenizer, data_facts
     from frenzy.trainer.data.documents import pieces
+    from frenzy.trainer.outcome import DataNotHereError
 
-    if job.brings_own_data:
-        return None
+    given = found = job.training.max_steps
+    note = refusal = None
     try:
-        check_own_tokenizer(job)
-        if "://" not in job.data.path:
-            next(pieces(job.data), None)
+        if not job.brings_own_data:
+            check_own_tokenizer(job)
+            if given is None:
+                found = total_steps(job, data_facts(job))
+            elif "://" not in job.data.path:
+                next(pieces(job.data), None)
+    except DataNotHereError as error:
+        note = f"{error.reason.sentence}. A run here would be refused for it."
     except FrenzyError as error:
-        return f"{error.reason.sentence}. A run here would be refused for it; the plans do not depend on it."
-    return None
+        refusal = error.reason
+    if found is None:
+        why = note or "Without training.max_steps the steps are not known here."
+        note = f"{why} Times are for {_ASSUMED_STEPS} steps."
+    is_estimate = found is not None and given is None
+    return _Steps(number=found or _ASSUMED_STEPS, is_estimate=is_estimate, refusal=refusal, note=note)

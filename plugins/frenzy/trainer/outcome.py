@@ -34,7 +34,11 @@ class BadInputError(PermanentError):
     def of_held_out(self) -> BadInputError:
         """The same of data that ``validation.path`` names, which are read as if they were ``data.path``."""
         path = "validation.path" if self.path == "data.path" else self.path
-        return BadInputError(path, self.value, self.allowed)
+        return type(self)(path, self.value, self.allowed)
+
+
+class DataNotHereError(BadInputError):
+    """No data are at the place that is named, or they cannot be reached; another machine may have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

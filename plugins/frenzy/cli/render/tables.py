@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # `plan` shows no run
 _NARROW: Final = 20
 # In a paragraph, longer cells (reasons, equations) have lines of their own.
 _SHORT: Final = 30
+# A table that would fold a cell into more lines has its wide columns below the others.
+_MOST_LINES: Final = 2
 # Between two columns.
 _GAP: Final = 2
 _STYLES = {JobState.SUCCEEDED: "green", JobState.RECOVERING: "yellow", JobState.CANCELLED: "yellow"}
@@ -67,7 +69,10 @@ def size(num_bytes: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A table; on a terminal too narrow for it, a paragraph for each row. No name or number is ever cut or folded."""
+    """A table; on a terminal too narrow for it, long cells below each row, or a paragraph for each row.
+
+    No name or number is ever cut or folded.
+    """
 
     title: str
     headings: Sequence[str]
@@ -75,9 +80,11 @@ class Grid:
     numbers: Collection[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = self._widths(options.max_width)
-        if widths is not None:
+        widths, aligned = self._widths(options.max_width), self._aligned(options.max_width)
+        if widths is not None and (not aligned or self._folds(widths) <= _MOST_LINES):
             yield self._table(widths)
+        elif aligned:
+            yield from self._with_cells_below(aligned)
         else:
             yield from (Text(self.title, style="bold"),) if self.title else ()
             for index, row in enumerate(self.rows):
@@ -90,9 +97,8 @@ class Grid:
         What there is beyond these goes to the columns by what they lack: rich would take it from one that cannot
         give it, and cut the last.
         """
-        names = [heading.replace("_", " ") for heading in self.headings]
-        cells = [[name, *(row[at].plain for row in self.rows)] for at, name in enumerate(names)]
-        widest = [max(cell_len(cell) for cell in column) for column in cells]
+        cells = self._columns()
+        widest = [max(map(cell_len, column)) for column in cells]
         least = [
             max(min(wide, _NARROW), *(cell_len(word) for cell in column for word in cell.split()))
             for wide, column in zip(widest, cells, strict=True)
@@ -103,6 +109,38 @@ class Grid:
         lacking = [wide - few for wide, few in zip(widest, least, strict=True)]
         share = min(1.0, spare / max(1, sum(lacking)))
         return [few + int(share * lacks) for few, lacks in zip(least, lacking, strict=True)]
+
+    def _columns(self) -> list[list[str]]:
+        names = [heading.replace("_", " ") for heading in self.headings]
+        return [[name, *(row[at].plain for row in self.rows)] for at, name in enumerate(names)]
+
+    def _folds(self, widths: Sequence[int]) -> int:
+        """At least how many lines the longest cell takes."""
+        columns = zip(self._columns(), widths, strict=True)
+        return max(-(-cell_len(cell) // max(1, width)) for column, width in columns for cell in column)
+
+    def _aligned(self, max_width: int) -> dict[int, int]:
+        """Width by place of columns without wide cells of several words; none if they do not fit, or all are such."""
+        found = {}
+        for at, column in enumerate(self._columns()):
+            width = max(map(cell_len, column))
+            if width <= _NARROW or not any(" " in cell for cell in column[1:]):
+                found[at] = width
+        fits = sum(found.values()) + _GAP * (len(found) - 1) <= max_width
+        return found if fits and len(found) < len(self.headings) else {}
+
+    def _with_cells_below(self, aligned: Mapping[int, int]) -> Iterator[RenderableType]:
+        names = [Text(heading.replace("_", " "), style="dim") for heading in self.headings]
+        yield from (Text(self.title, style="bold"),) if self.title else ()
+        for row in (names, *self.rows):
+            cells = [row[at].copy() for at in aligned]
+            for cell, (at, width) in zip(cells, aligned.items(), strict=True):
+                cell.align("right" if self.headings[at] in self.numbers else "left", width)
+            yield Text(" " * _GAP).join(cells)
+            below = [] if row is names else [at for at in range(len(row)) if at not in aligned]
+            if below:
+                text = Text("  ").join(Text(" ").join((names[at], row[at])) for at in below)
+                yield Padding(text, (0, 0, 0, 2), expand=False)
 
     def _table(self, widths: Sequence[int]) -> Table:
         table = Table(
@@ -163,8 +201,8 @@ def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
         tightest_text(plan),
         size(plan.memory.required_bytes),
         size(plan.gpu_memory_bytes),
-        format_duration(plan.predicted_run_s),
-        f"{plan.predicted_cost:.4f}",
+        format_duration(plan.predicted_run_s) if plan.is_timed else "-",
+        f"{plan.predicted_cost:.4f}" if plan.predicted_cost and plan.is_timed else "-",
         reason_text(each.reason),
     )
 

@@ -342,8 +342,8 @@ def memory_refusal(plan: ResourcePlan, extra_bytes: int) -> Reason:
     return Reason(
         code=ReasonCode.INSUFFICIENT_GPU_MEMORY,
         detail=(
-            f"{plan.plan_id} needs {format_bytes(needed)}{grown}, {format_bytes(lacking)} more than a "
-            f"{plan.gpu_type} has ({format_bytes(plan.gpu_memory_bytes)}); peak at {plan.memory.at}, "
+            f"{plan.plan_id} needs {format_bytes(needed)}{grown}, {format_bytes(lacking)} more than the "
+            f"{format_bytes(plan.gpu_memory_bytes)} of {plan.gpu_type}; peak at {plan.memory.at}, "
             f"most of it {tightest.name} ({format_bytes(tightest.num_bytes)})."
         ),
         remedy=f"A GPU with {format_bytes(needed)}.",

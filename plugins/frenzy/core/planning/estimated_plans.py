@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from frenzy.core.memory.activation_coefficients import Attention
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import (
@@ -48,10 +50,12 @@ _BEYOND_CLUSTER: Final = 2
 
 def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[Candidate, ...]:
     """Feasible plans by rank, then refused ones; raises PermanentError for an unsupported model."""
-    found = [verdict for each in selections(request, cluster, calibration) for verdict in _verdicts(each)]
+    of_types = selections(request, cluster, calibration)
+    found = [verdict for each in of_types for verdict in _verdicts(each)]
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=plan_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
-    ranked = ranked_candidates(feasible, request, beside=coefficients_of(request, calibration))
+    beside = f"{coefficients_of(request, calibration)} {_network_taken(of_types)}".strip()
+    ranked = ranked_candidates(feasible, request, beside=beside)
     return (*ranked, *refused_candidates(refused, every=request.every_plan))
 
 
@@ -63,6 +67,24 @@ def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration)
         for kind in dict.fromkeys(each.gpu.kind for each in facts)
     }
     return tuple(PlanSelection(each, _of_type(each, by_kind[each.gpu.kind])) for each in facts)
+
+
+def _network_taken(of_types: tuple[PlanSelection, ...]) -> str:
+    """Which network between nodes plans that could run are timed by, where the cluster file names none; else nothing.
+
+    Plans that lose by it need not be listed.
+    """
+    unnamed = [
+        each.facts
+        for each in of_types
+        if each.facts.gpu.kind is DeviceKind.CUDA
+        and each.facts.gpu.node_link_bytes_per_s is None
+        and bool(np.any(each.runnable & (each.num_gpus > each.facts.gpus_per_node)))
+    ]
+    if not unnamed:
+        return ""
+    rate, names = 8e-9 * unnamed[0].link.between_bytes_per_s, ", ".join(each.gpu.name for each in unnamed)
+    return f"Nodes are taken to be joined by {rate:g} Gbit/s: node_link of {names} is not given."
 
 
 def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> PredictedGrid:
@@ -238,11 +260,15 @@ def coefficients_of(request: PlanRequest, calibration: Calibration) -> str:
 
 
 def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason:
-    best = f"{'Cheapest' if by_cost else 'Fastest'} of {num_plans} plans that fit"
+    best = f"{('Cheapest' if by_cost else 'Fastest') if plan.is_timed else 'First'} of {num_plans} plans that fit"
     what = best if num_plans > 1 else "The only plan that fits"
+    cost = f", cost {plan.predicted_cost:.3g}" if plan.predicted_cost else ""
+    time = (
+        f"{format_duration(plan.step_time_s)} a step{_learned_pace(plan)}, "
+        f"{format_duration(plan.predicted_run_s)} in all{cost}"
+    )
     detail = (
-        f"{what}: {format_duration(plan.step_time_s)} a step{_learned_pace(plan)}, "
-        f"{format_duration(plan.predicted_run_s)} in all, cost {plan.predicted_cost:.3g}; "
+        f"{what}: {time if plan.is_timed else 'its time is not known'}; "
         f"needs {format_bytes(plan.memory.required_bytes)} of {format_bytes(plan.gpu_memory_bytes)}, "
         f"{_whence(plan.memory)}."
     )
@@ -267,14 +293,14 @@ def _whence(memory: MemoryPrediction) -> str:
 
 def _later_reason(plan: ResourcePlan, best: ResourcePlan, *, by_cost: bool) -> Reason:
     time_ratio = plan.predicted_run_s / best.predicted_run_s
+    needs = f"needs {format_bytes(plan.memory.required_bytes)}"
+    if not plan.is_timed:
+        return Reason(code=ReasonCode.SLOWER_PLAN, detail=f"After {best.plan_id}, by GPUs alone; {needs}.")
     if by_cost and plan.predicted_cost > best.predicted_cost:
         dearer = plan.predicted_cost - best.predicted_cost
         detail = f"Costs {dearer:.3g} more than {best.plan_id}, {_times(time_ratio)}."
         return Reason(code=ReasonCode.COSTLIER_PLAN, detail=detail)
-    detail = (
-        f"Takes {_times(time_ratio)} as {best.plan_id} "
-        f"({format_duration(plan.step_time_s)} a step), needs {format_bytes(plan.memory.required_bytes)}."
-    )
+    detail = f"Takes {_times(time_ratio)} as {best.plan_id} ({format_duration(plan.step_time_s)} a step), {needs}."
     return Reason(code=ReasonCode.SLOWER_PLAN, detail=detail)
 
 

@@ -149,6 +149,11 @@ class ResourcePlan:
         return self.dp * self.micro_batch_size * self.accumulation_steps
 
     @property
+    def is_timed(self) -> bool:
+        """Whether its time is predicted; that of a script without a model is assumed, to order its plans."""
+        return self.memory.source is MemorySource.PREDICTED
+
+    @property
     def shape(self) -> PlanShape:
         """What identifies the plan among all others of the same job."""
         return PlanShape(

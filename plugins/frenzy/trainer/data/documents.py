@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from frenzy.core.values.job import DataSpec
 from frenzy.trainer.data.conversations import conversation_line
-from frenzy.trainer.outcome import BadInputError
+from frenzy.trainer.outcome import BadInputError, DataNotHereError
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
@@ -108,10 +108,10 @@ def list_files(data: DataSpec) -> list[str]:
         else:
             found = [key] if fs.exists(key) else []
     except (OSError, ValueError, ImportError) as error:
-        raise BadInputError("data.path", data.path, f"it cannot be reached ({error})") from error
+        raise DataNotHereError("data.path", data.path, f"it cannot be reached ({error})") from error
     if not found:
         allowed = "no data file is there; give a file, folder, glob or fsspec URL of text, jsonl, parquet or arrow"
-        raise BadInputError("data.path", data.path, allowed)
+        raise DataNotHereError("data.path", data.path, allowed)
     return [fs.unstrip_protocol(each) for each in sorted(found)]
 
 

@@ -58,6 +58,11 @@ export function settings(plan) {
   return parts.join(", ");
 }
 
+// That of a script without a model is assumed.
+export function isTimed({ memory }) {
+  return !(memory.is_declared || memory.learnt_from || memory.is_rehearsal);
+}
+
 function planTable(candidates, names, chosen) {
   const attempts = (plan_id) => chosen.get(plan_id) || [];
   return table([
@@ -65,8 +70,8 @@ function planTable(candidates, names, chosen) {
     ["plan", (each) => [el("code", {}, each.plan_id), el("div", { class: "faint" }, settings(each.plan)),
       attempts(each.plan_id).length ? el("div", { class: "good" }, `ran as attempt ${attempts(each.plan_id).join(", ")}`) : null]],
     ["memory of one GPU", (each) => memoryCell(each.plan, names), "memory"],
-    ["time", (each) => duration(each.plan.predicted_run_s), "number"],
-    ["cost", (each) => each.plan.predicted_cost.toFixed(4), "number"],
+    ["time", (each) => (isTimed(each.plan) ? duration(each.plan.predicted_run_s) : "–"), "number"],
+    ["cost", (each) => (isTimed(each.plan) && each.plan.predicted_cost ? each.plan.predicted_cost.toFixed(4) : "–"), "number"],
     ["reason", (each) => reason(each.reason), "why"],
   ], candidates, { rowClass: (each) => (attempts(each.plan_id).length ? "chosen" : null) });
 }

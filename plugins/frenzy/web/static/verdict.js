@@ -1,6 +1,6 @@
 // What a draft says: what is refused of a specification, with which plan it would start, and when.
 import { clock, duration, el, notice, table } from "./page.js";
-import { planId } from "./plans.js";
+import { isTimed, planId } from "./plans.js";
 
 // A run of it would end at once: no plan fits, or there is none for its model.
 export function isRefused(draft) {
@@ -20,7 +20,7 @@ export function startOf(draft) {
 }
 
 export function trainsFor(plan, draft) {
-  return `${duration(plan.predicted_run_s)} for ${draft.total_steps.toLocaleString("en")} steps`;
+  return `${isTimed(plan) ? duration(plan.predicted_run_s) : "a time that is not known"} for ${draft.total_steps.toLocaleString("en")} steps`;
 }
 
 export function refusal({ message, remedy, violations }) {

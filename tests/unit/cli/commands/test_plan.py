@@ -334,5 +334,33 @@ def test_a_folder_without_a_tokenizer_is_told_before_its_job_is_submitted(
     document["training"] = {"global_batch_size": 4, **yaml.safe_load(training)}
     spec.write_text(yaml.safe_dump(document), encoding="utf-8")
     said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
-    assert said.status == 0
+    assert said.status == 2
     assert f"model.path: '{base}' is refused; there is no tokenizer in it" in said.err
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+@pytest.mark.parametrize("training", ["max_steps: 3", "epochs: 1"])
+def test_data_that_a_run_would_refuse_are_refused_first_with_the_plans_below(
+    frenzy: Command, spec: Path, cluster_file: Path, training: str, how: tuple[str, ...]
+) -> None:
+    document = yaml.safe_load(spec.read_text("utf-8"))
+    (spec.parent / "notes.jsonl").write_text('{"id": 1, "note": "words"}\n', encoding="utf-8")
+    document["data"] |= {"path": str(spec.parent / "notes.jsonl")}
+    document["training"] = {"global_batch_size": 4, **yaml.safe_load(training)}
+    spec.write_text(yaml.safe_dump(document), encoding="utf-8")
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file), *how)
+    assert said.status == 2
+    assert said.err.lstrip().startswith("BAD_CONFIG_OR_DATA: data.text_column: 'text' is refused")
+    assert "there are id, note" in said.err
+    assert said.out
+
+
+def test_steps_of_tokens_that_are_not_counted_yet_are_about_so_many(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    asked = ("plan", str(spec), "--cluster", str(cluster_file))
+    assert "about" not in frenzy(*asked).out.splitlines()[0]
+    document = yaml.safe_load(spec.read_text("utf-8"))
+    document["training"] = {"global_batch_size": 4, "epochs": 1}
+    spec.write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert ", about " in frenzy(*asked).out.splitlines()[0]

@@ -8,8 +8,10 @@ import pytest
 from rich.console import Console
 from tests.unit.core.attempts import attempt
 
-from frenzy.cli.render.tables import Grid, grid, off_by, step_text
-from frenzy.core.values.errors import ReasonCode
+from frenzy.cli.render.tables import Grid, candidates_table, grid, off_by, step_text
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.units import format_duration
 
 REASON = "WAITING_FOR_QUOTA Team vision may hold 1 GPU and holds 1; a quota of 2 GPUs would let it start."
 HEADINGS = ("place", "run", "job", "state", "plan", "expected_start", "queue", "reason")
@@ -61,6 +63,28 @@ def test_where_it_does_not_fit_each_cell_stands_behind_its_heading() -> None:
     lines = shown(grid("Waiting", HEADINGS, ROWS), 80).splitlines()
     assert lines[1].startswith("place 1  run e2b024576160  job nightly-retrain")
     assert any(line.startswith("  reason WAITING_FOR_QUOTA") for line in lines)
+
+
+def test_where_only_its_sentences_do_not_fit_they_stand_below_aligned_columns() -> None:
+    rows = [("1", "4xa100-80-z3-mb4", REASON), ("12", "1xl40s-z1-mb8", f"{REASON} {REASON}")]
+    lines = shown(grid("Plans", ("rank", "plan", "reason"), rows, right="rank"), 60).splitlines()
+    assert [line.rstrip() for line in lines[:4]] == [
+        "Plans",
+        "rank  plan",
+        "   1  4xa100-80-z3-mb4",
+        "  reason WAITING_FOR_QUOTA Team vision may hold 1 GPU and",
+    ]
+    assert any(line.startswith("  12  1xl40s-z1-mb8") for line in lines)
+    assert max(map(len, lines)) <= 60
+
+
+def test_what_is_not_known_of_a_plan_is_no_number() -> None:
+    plan = attempt(1, ReasonCode.COMPLETED).plan
+    assumed = replace(plan, memory=replace(plan.memory, is_declared=True), predicted_cost=1.0)
+    free = replace(plan, predicted_cost=0.0)
+    for known, cells in ((assumed, ["-", "-"]), (free, [format_duration(free.predicted_run_s), "-"])):
+        candidate = Candidate(plan=known, rank=1, reason=Reason(code=ReasonCode.BEST_PLAN))
+        assert [each.plain for each in candidates_table("", [candidate]).rows[0]][7:9] == cells
 
 
 def test_a_table_without_rows_has_its_title_and_headings() -> None:

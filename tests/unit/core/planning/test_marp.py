@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.marp_values import (
     CALIBRATION,
+    card,
     gpt2_config,
     job,
     llama_config,
@@ -28,6 +29,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, ModelSpec, Objective, Precision
 from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.units import format_bytes
 
 batches = st.sampled_from([1, 2, 6, 7, 16, 24, 60])
 lengths = st.sampled_from([32, 128, 512])
@@ -105,10 +107,22 @@ def test_a_refused_plan_says_by_how_much_and_which_term_weighs_most() -> None:
     refused = [each for each in found if each.reason.code is ReasonCode.INSUFFICIENT_GPU_MEMORY]
     assert refused
     for each in refused:
-        assert "more than a" in each.reason.sentence
+        assert f"more than the {format_bytes(each.plan.gpu_memory_bytes)} of" in each.reason.sentence
         assert each.plan.memory.terms[0].name in each.reason.sentence
         assert each.reason.remedy is not None
         assert each.rank is None
+
+
+def test_a_network_that_nobody_described_is_named_where_a_plan_could_cross_it() -> None:
+    gpu, nodes = card("h", 80), tuple(node(f"h{i}", "h", 2) for i in range(2))
+    said = "Nodes are taken to be joined by 10 Gbit/s: node_link of h is not given."
+    asked = request(model_shape(llama_config()))
+    assert said in candidates_of(asked, Cluster((gpu,), nodes))[0].reason.detail
+    one_node = candidates_of(asked, Cluster((gpu,), nodes[:1]))
+    described = candidates_of(asked, Cluster((replace(gpu, node_link_bytes_per_s=50e9),), nodes))
+    virtual_ones = candidates_of(asked)
+    for each in (*one_node, *described, *virtual_ones):
+        assert "node_link" not in each.reason.detail
 
 
 def test_memory_seen_to_grow_must_have_room() -> None:

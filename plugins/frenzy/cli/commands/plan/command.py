@@ -11,7 +11,7 @@ import typer
 from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.commands.plan.tracing import TraceProgress
 from frenzy.cli.render.console import err, out, print_json
-from frenzy.cli.render.error_text import FAILED, show_reason
+from frenzy.cli.render.error_text import FAILED, REFUSED, show_reason
 from frenzy.cli.render.tables import candidates_table, memory_breakdown
 from frenzy.core.planning.selection import fitting
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
@@ -39,7 +39,7 @@ def plan(
 ) -> int:
     """List the plans for a job with their memory, time, cost, and the reason of each rank or refusal.
 
-    Needs no Airflow and starts nothing. Exit status 1 when no plan fits.
+    Needs no Airflow and starts nothing. Exit status 1 when no plan fits, 2 when a run would refuse its data.
     """
     from frenzy.adapters.connection_settings import settings_at_hand
     from frenzy.offline import fit_offline, plan_offline
@@ -57,6 +57,8 @@ def plan(
             planned = plan_offline(job, settings, where, model, every_plan=everything, told=progress.told)
     if fit is not None:
         return _show_fit(job, answer, top, as_json)
+    if planned.data_refusal is not None:
+        show_reason(err(), planned.data_refusal)
     show_note(planned.note)
     if manifest:
         return show_manifest(job, settings, planned)
@@ -64,6 +66,12 @@ def plan(
         print_json(planned)
     else:
         show_plan(job.name, planned, top=10**6 if everything else top)
+    return _status(planned)
+
+
+def _status(planned: OfflinePlan) -> int:
+    if planned.data_refusal is not None:
+        return REFUSED
     return 0 if planned.refusal is None else FAILED
 
 
@@ -91,10 +99,10 @@ def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) ->
 
     if planned.refusal is not None:
         show_reason(err(), planned.refusal)
-        return FAILED
+        return _status(planned)
     plans = [each.plan for each in planned.candidates if each.feasible]
     typer.echo(manifest_text(job, plans, load_cluster(Path(planned.cluster_file)), settings), nl=False)
-    return 0
+    return _status(planned)
 
 
 def show_plan(name: str, planned: OfflinePlan, *, top: int) -> None:
@@ -102,11 +110,12 @@ def show_plan(name: str, planned: OfflinePlan, *, top: int) -> None:
     console = out()
     fits = [each for each in planned.candidates if each.feasible]
     refused = [each for each in planned.candidates if not each.feasible]
-    steps = counted(planned.total_steps, "step")
+    steps = f"{'about ' if planned.is_estimate else ''}{counted(planned.total_steps, 'step')}"
     title = f"{name} on {planned.cluster_file}: {fitting(len(fits))} ({planned.policy}, {steps})"
     if fits:
         console.print(candidates_table(title, fits[:top]))
         _say_how_many_more(len(fits) - top)
+        console.print("batch: data-parallel replicas x samples of a micro-batch x micro-batches of a step", style="dim")
         console.print()
         console.print(memory_breakdown(fits[0].plan))
     if refused:
