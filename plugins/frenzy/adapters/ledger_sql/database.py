@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
 
 # A caller of the API gets an answer within ten seconds, and comes again: clients of ours do.
 BUSY_TIMEOUT_S: Final = 5.0
 BEGIN_OPTION: Final = "frenzy_begin"
+
+# What PostgreSQL answers to a write that its server may not make.
+_READ_ONLY: Final = "25006"
 
 _of_the_parent: list[Any] = []
 
@@ -28,6 +31,7 @@ def ledger_engine(url: str) -> Engine:
         # psycopg2 else asks the server once for each row, under the writers' lock.
         batches = {"executemany_mode": "values_plus_batch"} if driver == "psycopg2" else {}
         engine = create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=10, **batches)
+        _leave_standbys(engine)
     _refuse_inherited_connections(engine)
     return engine
 
@@ -45,6 +49,18 @@ def _begin_ourselves(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(connection.get_execution_options().get(BEGIN_OPTION, "BEGIN"))
+
+
+def _leave_standbys(engine: Engine) -> None:
+    """After a failover kept connections may lead to what is a standby now. It answers pings: they count as broken, or
+    they would be kept for ever.
+    """
+
+    @event.listens_for(engine, "handle_error")
+    def judge(context: ExceptionContext) -> None:
+        error = context.original_exception
+        if _READ_ONLY in (getattr(error, "pgcode", None), getattr(error, "sqlstate", None)):  # psycopg2's, psycopg's
+            context.is_disconnect = True
 
 
 def _refuse_inherited_connections(engine: Engine) -> None:

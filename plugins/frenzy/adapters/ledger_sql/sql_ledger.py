@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from frenzy.adapters.ledger_sql import airflow_tables
@@ -166,14 +166,14 @@ def _database_errors() -> Iterator[None]:
         raise TemporaryError(
             Reason(code=ReasonCode.LEDGER_BUSY, detail=detail), retry_after_s=_RETRY_AFTER_S
         ) from error
-    except (OperationalError, ProgrammingError) as error:
+    except DBAPIError as error:
         # Drivers go on with lines that show the statement.
         message = str(error.orig).strip().partition("\n")[0]
         if any(each in message for each in _MISSING_TABLE_TEXTS):
             detail = f"The ledger's tables are not in the database: {message}."
             remedy = "Run `airflow db migrate` with frenzy.airflow.db.FrenzyDBManager among the external DB managers."
             raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy)) from error
-        if isinstance(error, ProgrammingError):
+        if not (isinstance(error, OperationalError) or error.connection_invalidated):
             raise
         detail = f"The ledger's database did not answer: {message}."
         raise TemporaryError(

@@ -18,12 +18,13 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.util import CommandError
-from sqlalchemy import Connection, column, create_engine, insert, inspect, select, text
+from sqlalchemy import Connection, column, create_engine, insert, inspect, make_url, select, text
 from sqlalchemy import table as sa_table
 from sqlalchemy.exc import IntegrityError
 from tests.contract import values
 from tests.contract.ledgers import DATABASES, SqlWorld, postgres_world, sqlite_world
 from tests.ledger_clients import NUM_NODES
+from tests.postgres import Server
 
 from frenzy.adapters.ledger_sql import database as engine_module
 from frenzy.adapters.ledger_sql import ledger_tables as tables
@@ -423,6 +424,24 @@ def test_a_database_that_stays_locked_is_worth_another_try(world: SqlWorld, monk
         pass
     assert refused.value.retry_after_s > 0
     impatient.close()
+
+
+def test_after_a_failover_no_connection_to_what_is_a_standby_now_is_kept(postgres_server: Server) -> None:
+    """It answers pings, and refuses every write. Played by a setting that new connections have."""
+    with postgres_world(postgres_server) as world:
+
+        def set_read_only(value: str) -> None:
+            name = make_url(world.url).database
+            world._do(
+                f'SET TRANSACTION READ WRITE; ALTER DATABASE "{name}" SET default_transaction_read_only = {value}'
+            )
+
+        set_read_only("on")
+        with pytest.raises(TemporaryError, match="read-only"), world.ledger.transaction():
+            pass
+        set_read_only("off")
+        with world.ledger.transaction() as tx:
+            tx.put_cluster(values.cluster())
 
 
 def test_missing_tables_name_the_remedy(new_database: Callable[[], str]) -> None:
