@@ -109,7 +109,7 @@ def _paths_of(run: RunRecord) -> tuple[str, ...]:
 
 def _lies_in(path: str, run_dir: str) -> bool:
     place, folder = (each.removeprefix("file://").rstrip("/") for each in (path, run_dir))
-    return f"{place}/".startswith(f"{folder}/")
+    return f"{place}/".startswith(f"{folder}/") or place == folder.rpartition("/")[2]  # a run key
 
 
 def _refusal(run: RunRecord, why: str, remedy: str) -> PermanentError:

@@ -10,7 +10,7 @@ from frenzy.app.plan_listing import first_plans, plan_facts
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
-from frenzy.app.stored_jobs import check_job, check_managed, check_use
+from frenzy.app.stored_jobs import check_job, check_managed, check_use, dag_id_of
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Forbidden, may_manage, record_of_started
 from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
@@ -24,6 +24,8 @@ from frenzy.core.values.prepared_data import PreparedPaths
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LedgerTx
 
+# Of a job's finished runs, newest first, those that are looked at for a model that was not removed.
+_MOST_ENDED: Final = 20
 # Of these a pattern, or a folder, stands for all files that it matches.
 _MANY_FILES: Final = ("data.path", "validation.path")
 
@@ -33,11 +35,13 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
 
     A run that had ended (its tasks were cleared) starts over with the spec of this call. Its checkpoints are kept if
     the spec still trains the same thing, and the data, if they are prepared again, are the same; else they go once
-    workers are about to start. A stored job's run belongs to the job's owner, any other to who started its DAG run.
+    workers are about to start. A warm start from the newest model is one from the
+    run that left it by now. A stored job's run belongs to the job's owner, any other to who started its DAG run.
     Raises SpecError for a queue, team, priority, secret or source that is not the owner's, Forbidden for the name of
     another's job.
     """
     now_s = services.clock.now_s()
+    request, begins_with = _with_newest_model(services, request)
     fresh = record_of(request, now_s)
     with services.ledger.transaction() as tx:
         known = _registered(tx, fresh.run_key)
@@ -56,7 +60,35 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
             return known
         owner = _checked_owner(tx, services, request, fresh.run_key)
         run = _pending(tx, replace(fresh, owner=owner))
+        if begins_with:
+            log_event(tx, run.run_key, now_s, "model", begins_with)
         return view_of(tx, _planned(tx, run, plans))
+
+
+def _with_newest_model(services: Services, request: RegisterRun) -> tuple[RegisterRun, str]:
+    """``request`` with the run whose model is the newest that it is to start from, and a sentence of that.
+
+    Without a warm start where none is there yet; as it is where none is asked for. Raises SpecError for no job's name.
+    """
+    checkpoint, name = request.job.checkpoint, request.job.checkpoint.newest_of
+    if name is None:
+        return request, ""
+    dag_id = dag_id_of(name) if name else request.identity.dag_id
+    name = name or request.job.name
+    with services.ledger.reading() as tx:
+        ended = tx.runs(states=(JobState.SUCCEEDED,), dag_ids=(dag_id,), limit=_MOST_ENDED)
+        if not ended and dag_id != request.identity.dag_id and tx.job(name) is None and not tx.has_dag(dag_id):
+            allowed = f"there is no stored job {name!r}; newest for this job's own, or newest:JOB for a stored one's"
+            raise SpecError(
+                [Violation(path="checkpoint.warm_start", value=repr(checkpoint.warm_start), allowed=allowed)]
+            )
+    keys = (each.run_key for each in ended if each.job.name == name)
+    found = next((each for each in keys if services.runs.model_files(each)), None)
+    said = f"Starts from the model of {name} {found}, its newest."
+    if found is None:
+        said = f"{name} has no finished model yet: this run starts from the model of its own specification."
+    job = replace(request.job, checkpoint=replace(checkpoint, warm_start=found))
+    return replace(request, job=job), said
 
 
 def _registered(tx: LedgerTx, run_key: str) -> RunView | None:

@@ -98,9 +98,9 @@ class Airflow:
         run.place()
         return run
 
-    def begun(self, job: TrainingJob | None = None) -> Airflow:
+    def begun(self, job: TrainingJob | None = None, run_id: str = "r1") -> Airflow:
         """This run, at the first step of its first attempt."""
-        self.register(job or make_job())
+        self.register(job or make_job(), run_id)
         self.place()
         self.launch(1)
         self.step(1, 1)

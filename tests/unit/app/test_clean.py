@@ -96,14 +96,14 @@ def test_an_unknown_run_is_not_found(airflow: Airflow) -> None:
         clean_run(airflow.services, "none", WISH)
 
 
-@pytest.mark.parametrize("use", ["warm_start", "model"])
+@pytest.mark.parametrize("use", ["warm_start", "key", "model"])
 def test_a_model_that_a_waiting_job_begins_with_stays(airflow: Airflow, use: str) -> None:
     run_key = ended(airflow)
     airflow.clock.advance(30 * DAY_S)
     model = f"{airflow.services.runs.run_dir(run_key)}/model"
     job = make_job("next")
-    if use == "warm_start":
-        job = replace(job, checkpoint=replace(CheckpointSpec(), warm_start=model))
+    if use != "model":
+        job = replace(job, checkpoint=CheckpointSpec(warm_start=run_key if use == "key" else model))
     else:
         job = replace(job, model=ModelSpec(path=model))
     next_run = run_of(airflow, job)

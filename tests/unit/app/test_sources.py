@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.in_memory.sources import FixedQueues
 from tests.unit.app.playing import Airflow, make_job
 
+from frenzy.app.queries import run_view
 from frenzy.app.stored_jobs import store_job
 from frenzy.core.runs.access import Caller
+from frenzy.core.runs.ledger import JobState
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec, TrainingJob
 from frenzy.core.values.queue_rules import QueueRules, TeamRule
@@ -31,6 +34,57 @@ def from_run(name: str, key: str, how: str, *, team: str = "default") -> Trainin
         return replace(job, model=replace(job.model, tokenizer=f"s3://bucket/runs/{key}/tokenizer/"))
     warm_start = {"key": key, "path": f"/runs/x/../{key}/model", "url": f"file:///runs/{key}"}[how]
     return replace(job, checkpoint=CheckpointSpec(warm_start=warm_start))
+
+
+def finished(airflow: Airflow, job: TrainingJob, run_id: str, *, with_model: bool = True) -> str:
+    """The key of a run of the job that has ended well."""
+    airflow.clock.advance(60)
+    run = airflow.another()
+    run.begun(job, run_id)
+    run.end(1, 0, 100)
+    assert run_view(airflow.services, run.key).run.state is JobState.SUCCEEDED
+    if with_model:
+        store = airflow.services.runs
+        assert isinstance(store, InMemoryRunStore)
+        store.write_model(run.key, {"config.json": b"{}"})
+    return run.key
+
+
+def from_newest(name: str, of: str = "newest") -> TrainingJob:
+    return replace(make_job(name), checkpoint=CheckpointSpec(warm_start=of))
+
+
+def begins_with(airflow: Airflow, job: TrainingJob, run_id: str = "next") -> tuple[str | None, str]:
+    """Where its run starts from, and what its history says of that."""
+    view = airflow.another().register(job, run_id)
+    return view.run.job.checkpoint.warm_start, " ".join(each.text for each in view.events if each.kind == "model")
+
+
+@pytest.mark.parametrize("of", ["newest", "newest:nightly"])
+def test_a_run_starts_from_the_newest_model_that_is_still_there(airflow: Airflow, of: str) -> None:
+    nightly = make_job("nightly")
+    store_job(airflow.services, nightly, "name: nightly", caller=Caller(name="ada", is_admin=True))
+    asked = from_newest("nightly" if of == "newest" else "other", of)
+    assert begins_with(airflow, asked, "first") == (
+        None,
+        "nightly has no finished model yet: this run starts from the model of its own specification.",
+    )
+    finished(airflow, nightly, "old")
+    newest = finished(airflow, nightly, "new")
+    finished(airflow, nightly, "cleaned", with_model=False)
+    assert begins_with(airflow, asked) == (newest, f"Starts from the model of nightly {newest}, its newest.")
+
+
+def test_the_newest_model_of_a_job_that_is_nowhere_is_refused(airflow: Airflow) -> None:
+    with pytest.raises(SpecError, match="there is no stored job 'nihgtly'"):
+        begins_with(airflow, from_newest("other", "newest:nihgtly"))
+
+
+def test_nobody_starts_from_the_newest_model_of_another(shared: Airflow) -> None:
+    store_job(shared.services, make_job("mine"), "name: mine", caller=Caller(name="ada"))
+    key = finished(shared, make_job("mine"), "r1")
+    with pytest.raises(SpecError, match=f"{key} is another's"):
+        run_of(shared, from_newest("theft", "newest:mine"), "eve")
 
 
 @pytest.fixture

@@ -32,7 +32,9 @@ def anchored(job: TrainingJob, folders: Sequence[Path], *, may_leave: bool = Fal
     for section, name in PATH_FIELDS:
         part: Any = getattr(job, section)
         given = getattr(part, name, None)
-        if name == "tokenizer" and given in _TOKENIZER_KINDS:
+        if (name == "tokenizer" and given in _TOKENIZER_KINDS) or (
+            name == "warm_start" and job.checkpoint.newest_of is not None
+        ):
             continue
         if not given or "://" in given or Path(given).is_absolute() or (".." in Path(given).parts and not may_leave):
             continue

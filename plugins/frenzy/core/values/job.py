@@ -236,8 +236,19 @@ class CheckpointSpec(Closed):
         "auto"
     )
     warm_start: Annotated[
-        str | None, Len(0, _PATH), Doc("Folder or run key of an earlier model whose weights this run starts from.")
+        str | None,
+        Len(0, _PATH),
+        Doc(
+            "Folder or run key of an earlier model whose weights this run starts from; `newest`: the newest that this "
+            "job has finished, `newest:JOB`: that a stored job has."
+        ),
     ] = None
+
+    @property
+    def newest_of(self) -> str | None:
+        """The job from whose newest finished model it starts, "" for its own; None for a place or nothing."""
+        kind, _, name = (self.warm_start or "").partition(":")
+        return name if kind == "newest" else None
 
 
 class Objective(StrEnum):

@@ -88,3 +88,10 @@ def test_what_the_command_line_handed_in_is_not_anchored_again(project: Path, mo
     handed_in = checked_spec(project / "include/jobs/example.yaml")
     assert paths(handed_in.job) == tuple(str(elsewhere / each) for each in WANTED)
     assert job_of(job_from_yaml(handed_in.text)) == handed_in.job
+
+
+def test_the_newest_model_is_no_file_even_where_one_is_called_so(project: Path) -> None:
+    (project / "newest").write_text("")
+    file = project / "include/jobs/example.yaml"
+    file.write_text(TEXT.replace("models/*.bin", "newest"))
+    assert job_of(str(file)).checkpoint.warm_start == "newest"
