@@ -67,7 +67,7 @@ def _cases(data: Path) -> list[_Case]:
 
 
 def _is_plain(run: TorchRun) -> bool:
-    kernels = run.in_place_loss_bytes or run.fused_norms
+    kernels = run.saved_loss_bytes or run.fused_norms
     return run.sharding is Sharding.NONE and run.storage is WeightStorage.PLAIN and not kernels
 
 

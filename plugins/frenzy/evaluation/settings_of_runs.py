@@ -128,7 +128,7 @@ def torch_run(setting: RunSetting, calibration: Calibration) -> TorchRun:
         reentrant=setting.reentrant,
         cached_key_values=_cached_bytes(setting, shape),
         hopper=setting.hopper,
-        in_place_loss_bytes=_log_probability_bytes(setting, shape) if setting.in_place_loss else 0,
+        saved_loss_bytes=_log_probability_bytes(setting, shape) if setting.in_place_loss else 0,
         fused_norms=setting.fused_norms,
         fused_linear_loss=setting.fused_linear_loss,
         accumulation=setting.accumulation,

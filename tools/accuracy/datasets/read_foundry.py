@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer
+from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer, TorchRun
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
@@ -13,12 +14,14 @@ from tools.accuracy.datasets.run_or_refusal import run_or_refusal
 
 COLUMNS: Final = ("MFU", "MicroBatchSize", "Sharding Strategy", "Activation Checkpointing")
 _GPUS: Final = {"h100_80gb": "h100", "a100_80gb": "a100-80", "a100_40gb": "a100-40"}
+# A log-probability of torch's loss; llm-foundry's own (loss_fn: fused_crossentropy, its default) keeps none.
+_LOG_PROBABILITY_BYTES: Final = 2
 _SHARDING: Final = {"FULL_SHARD": Sharding.FULL, "SHARD_GRAD_OP": Sharding.GRADIENTS, "NO_SHARD": Sharding.NONE}
 
 
 def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:
     """One row of the benchmark."""
-    run, refusal = run_or_refusal(lambda: torch_run(_setting(cells), calibration))
+    run, refusal = run_or_refusal(lambda: _run(cells, calibration))
     gpu = CATALOGUE[_GPUS[cells["GPU"]]].gpu
     return PublishedRow(
         dataset="llm-foundry",
@@ -32,6 +35,10 @@ def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRo
         run=run,
         refusal=refusal,
     )
+
+
+def _run(cells: Cells, calibration: Calibration) -> TorchRun:
+    return replace(torch_run(_setting(cells), calibration), saved_loss_bytes=_LOG_PROBABILITY_BYTES)
 
 
 def _setting(cells: Cells) -> RunSetting:

@@ -61,8 +61,8 @@ class TorchRun:
     gathered_bytes: of an element of a layer that FSDP gathers (compute format); gathered_layers:
     how many it holds at once. reentrant: activation checkpointing by nested backward passes.
     cached_key_values: bytes for each token and layer that a model keeps as its generation cache.
-    hopper: sizes of cuBLAS' workspaces. in_place_loss_bytes: what a cross-entropy kernel that
-    writes the gradient over the logits saves, for each token and entry of the vocabulary.
+    hopper: sizes of cuBLAS' workspaces. saved_loss_bytes: what a cross-entropy kernel saves that keeps
+    no log-probabilities, for each token and entry of the vocabulary.
     fused_norms: a kernel for root-mean-square norms that keeps their input as it is, not in fp32.
     fused_linear_loss: head and loss in one kernel, chunk by chunk, which keeps the gradient of the
     hidden states in place of logits. accumulation: micro-batches whose gradients are summed.
@@ -88,7 +88,7 @@ class TorchRun:
     reentrant: bool = True
     cached_key_values: int = 0
     hopper: bool = False
-    in_place_loss_bytes: int = 0
+    saved_loss_bytes: int = 0
     fused_norms: bool = False
     fused_linear_loss: bool = False
     accumulation: int = 1
@@ -232,7 +232,7 @@ def _power_of_two(least: int) -> int:
 def _in_loss(run: TorchRun) -> MemoryTerm:
     if run.fused_linear_loss:
         return _in_fused_loss(run)
-    saved = run.in_place_loss_bytes * run.shape.vocab_size * run.num_tokens
+    saved = run.saved_loss_bytes * run.shape.vocab_size * run.num_tokens
     return _term("gradient of the loss", _per_token(run, "in_loss") - saved, "t*V*(logits and their gradients)")
 
 

@@ -94,7 +94,7 @@ def test_many_tokens_peak_in_the_loss() -> None:
 
 def test_a_loss_that_writes_over_the_logits_saves_its_bytes_for_each_logit() -> None:
     plain = predict_torch_memory(adapted(micro_batch=64))
-    in_place = predict_torch_memory(adapted(micro_batch=64, in_place_loss_bytes=4))
+    in_place = predict_torch_memory(adapted(micro_batch=64, saved_loss_bytes=4))
 
     assert plain.peak_allocated_bytes - in_place.peak_allocated_bytes == 4 * 64 * 8 * 1000
 
