@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from frenzy.core.memory.cuda_memory import COMMUNICATOR_BYTES
 from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import Bar
 from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
@@ -81,10 +82,9 @@ def _bars(report: PublishedReport) -> str:
     text = (
         "\nWhat these do not show: llm-foundry publishes only runs that ran, so its half of *no fit and ran* says that "
         "the model is not too careful, not that it is careful enough. The coverage is a share of few rows; its "
-        "interval is under *Fit or no fit*. Plans of the product add the same share of the peak, and NCCL's buffers, "
-        "which no published row of FSDP scores. DeepSpeed's goals on GPUs are judged on the few scored rows whose "
-        "tensors' peak is known; what was reserved, or shown by the driver, is no goal. One of these rows (row 7) was "
-        "seen while a term was mended, so its error is not that of an unseen row.\n"
+        "interval is under *Fit or no fit*. DeepSpeed's goals on GPUs are judged on the few scored rows whose tensors' "
+        "peak is known; what was reserved, or shown by the driver, is no goal. One of these rows (row 7) was seen "
+        "while a term was mended, so its error is not that of an unseen row.\n"
     )
     return "## Goals\n\n" + _table(("what", "found", "goal", ""), rows) + text
 
@@ -211,7 +211,8 @@ def _fits(report: PublishedReport) -> str:
     text = (
         "## Fit or no fit\n\n"
         f"Required: the peak, {_percent(margin.peak_share, 0)} of it, {margin.context_bytes / GIB:.2f} GiB for CUDA's "
-        f"context, and {_percent(margin.hooked_share, 0)} of the activations that FSDP's hooks keep to the end of a "
+        f"context, {COMMUNICATOR_BYTES / GIB:.2f} GiB for NCCL's buffers on several cards, and "
+        f"{_percent(margin.hooked_share, 0)} of the activations that FSDP's hooks keep to the end of a "
         f"backward pass with frozen parameters (refitted on the fitting half: "
         f"{_percent(report.hooked_share, 0)}). *Need* is what tensors and the context took; *reserved* is what the "
         "driver's tool showed, which includes memory that the allocator kept because nobody else wanted it. Intervals "

@@ -8,7 +8,7 @@ from typing import Final
 from frenzy.core.memory.activation_coefficients import Attention
 from frenzy.core.memory.allocator_holes import lost_bytes
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
+from frenzy.core.memory.cuda_memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
 from frenzy.core.memory.torch_kernels import TorchRun
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
@@ -19,7 +19,7 @@ _HOOKED_TERM: Final = "inputs' gradients that hooks keep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """Context, and two shares for what the allocator cannot use.
+    """Context, NCCL's buffers on several GPUs as in plans of the product, and two shares for what the allocator loses.
 
     peak_share: of the peak, for rounding and fragments, as in plans of the product. hooked_share: of the
     activations that stay until the end of the backward pass, among which every later allocation has to
@@ -29,7 +29,7 @@ class Margin:
 
     context_bytes: int = CONTEXT_BYTES
     peak_share: float = Calibration.headroom_share
-    hooked_share: float = 0.25
+    hooked_share: float = 0.20
 
     def required_bytes(self, run: ModelledRun, prediction: MemoryPrediction) -> int:
         """What the card must have; for DeepSpeed's runs what a plan of the product requires."""
@@ -37,7 +37,8 @@ class Margin:
             return prediction.required_bytes
         hooked = sum(each.num_bytes for each in prediction.terms if each.name == _HOOKED_TERM)
         fragments = self.peak_share * prediction.peak_allocated_bytes + self.hooked_share * 2 * hooked
-        return round(prediction.peak_allocated_bytes + fragments) + self.context_bytes + _holes(run)
+        beside = self.context_bytes + (COMMUNICATOR_BYTES if run.num_gpus > 1 else 0)
+        return round(prediction.peak_allocated_bytes + fragments) + beside + _holes(run)
 
 
 def _holes(run: ModelledRun) -> int:

@@ -118,6 +118,17 @@ def test_lengths_that_vary_require_more_where_segments_do_not_grow(tmp_path: Pat
     assert grows == fixed
 
 
+@pytest.mark.parametrize("framework", ["deepspeed", "torch", "fsdp"])
+def test_the_buffers_of_nccl_are_required_on_several_gpus_whatever_the_framework(
+    tmp_path: Path, framework: str
+) -> None:
+    given = {**RUN, "framework": framework, "optimizer": "adamw"}
+    rows = rows_of(tmp_path, {**given, "num_gpus": "1"}, {**given, "num_gpus": "2"})
+    one, two = (Margin().required_bytes(each.run, predict(each.run)) - 1.07 * peak(each) for each in rows if each.run)
+
+    assert two - one == pytest.approx(688_000_000, abs=2)
+
+
 def test_overlapping_reductions_hold_a_second_bucket(tmp_path: Path) -> None:
     stage2 = {**RUN, "zero_stage": "2", "offload_optimizer": "true", "micro_batch": "1"}
     alone, overlapping = rows_of(tmp_path, stage2, {**stage2, "overlap_comm": "true"})

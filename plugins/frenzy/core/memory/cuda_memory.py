@@ -18,5 +18,7 @@ CONTEXT_BYTES: Final = 600 * MIB
 # One rank that filled an H100 (torch 2.11, CUDA 13): in use by the process, less what torch's allocator had
 # (tests/data/gpu/h100.jsonl, growing memory).
 HOPPER_CONTEXT_BYTES: Final = 1710 * MIB
-# Buffers of one NCCL communicator: 544 to 688 MB by number of channels and peers; the upper end.
+# Buffers of one NCCL communicator: 544 to 688 MB by number of channels and peers; the upper end. By its source
+# (init.cc, device.h) a connection has buffers of 0.5, 4.7 and 4 MiB for its three protocols, and 2 MiB at its sender:
+# 12 MiB in granules of 2 (as NVIDIA/nccl issue 1685 shows). Two neighbours over an A100's 24 channels take 604 MB.
 COMMUNICATOR_BYTES: Final = 688_000_000
