@@ -16,7 +16,7 @@ from frenzy.core.lifecycle.signs import Signs, heard
 from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
-from frenzy.core.values.telemetry import SAVING, StepRecord
+from frenzy.core.values.telemetry import SAVING, Heartbeat, StepRecord
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import TelemetryCursor
 
@@ -42,6 +42,9 @@ class Watch:
         self._policy = MonitorPolicy(hang_s=workers.settings.hang_s, startup_s=workers.settings.startup_s)
         self._signs = Signs()
         self._listened_s = float("-inf")
+        # What was known at the last look; the newest sign's own time, and when this watch saw that it was new.
+        self._known: tuple[int, Heartbeat | None] | None = None
+        self._sign_s, self._news_s = float("inf"), 0.0
         self._run, self._attempt = view.run, attempt
         self._total_steps = view.run.total_steps
         self._started_s = time.time() if attempt is None else attempt.started_s or time.time()
@@ -64,7 +67,7 @@ class Watch:
             self._state,
             self._spec.plan,
             total_steps=self._total_steps,
-            now_s=time.time(),
+            now_s=self._now_s(),
             running_since_s=self._running_since_s,
             beat=self._signs.newest,
             checkpoint_step=self._checkpoint_step,
@@ -95,9 +98,21 @@ class Watch:
             self._checkpoint_step = self._workers.runs.newest_checkpoint(self._spec.run_key)
         if self._is_quiet():
             self._listen()
+        self._note_news()
         if self._may_hang_at_start():
             self._asked_s = time.monotonic()
             self._running_since_s = self._workers.launcher.account(self._spec).running_since_s
+
+    def _note_news(self) -> None:
+        known = (self._state.num_steps, self._signs.newest)
+        if self._known not in (None, known):
+            times = [each.time_s for each in (*self._state.steps[-1:], self._signs.newest) if each is not None]
+            self._sign_s, self._news_s = max(times), time.monotonic()
+        self._known = known
+
+    def _now_s(self) -> float:
+        """The time; not further from the newest sign than this watch has waited: a clock may be set, and sleeps."""
+        return min(time.time(), self._sign_s + time.monotonic() - self._news_s)
 
     def _may_have_checkpoint(self) -> bool:
         """Whether one should be there that is not known. At the first look there may be those of earlier attempts."""

@@ -138,6 +138,28 @@ def test_workers_that_hang_are_ended_even_with_the_forecast_off(world: World, ru
     run_async(scenario())
 
 
+def test_a_clock_that_jumps_ahead_ends_no_workers_that_go_on(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody sets it, or the machine slept: all trainings would seem to hang at once."""
+    spec, real = started(world), time.time
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        await watch.look()
+        report(world, spec, steps(spec, 1, 4))
+        await watch.look()
+        monkeypatch.setattr(time, "time", lambda: real() + 3600.0)
+        await watch.look()
+        report(world, spec, tuple(replace(each, time_s=real()) for each in steps(spec, 5, 6)))
+        await watch.look()
+
+    run_async(scenario())
+    assert world.launcher.state(spec) is WorkersState.ALIVE
+
+
 @pytest.mark.parametrize(("began_s_ago", "hangs"), [(None, False), (60.0, False), (3600.0, True)])
 def test_workers_that_only_wait_do_not_hang_however_long_ago_they_were_launched(
     world: World, run_async: Run, began_s_ago: float | None, hangs: bool
