@@ -13,15 +13,20 @@ the cluster has units for it, else fp16, which older cards compute many times fa
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
+from frenzy.core.models.family_fields import Config
 from frenzy.core.models.shape import ModelShape, model_shape
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.job import DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
-from frenzy.sim.model_sizes import MODELS
 
+# Published models, as complete configs.
+MODELS: Final[Mapping[str, Config]] = json.loads(Path(__file__).with_name("models.json").read_text())
 # Steps of a job of work 1.0; jobs are multiples of it.
 UNIT_STEPS: Final = 1000
 
@@ -67,45 +72,9 @@ class JobClass:
         )
 
 
-def _class(model: str, sequence_length: int, batch: int, *sizes: JobSize, lora: bool = False) -> JobClass:
-    return JobClass(
-        model=model, sequence_length=sequence_length, global_batch_size=batch, sizes=tuple(sizes), lora=lora
-    )
-
-
-_SMALL, _MEDIUM, _LARGE, _XLARGE = JobSize
-
-CLASSES: Final = (
-    _class("gpt2-124m", 512, 32, _SMALL),
-    _class("gpt2-124m", 1024, 64, _SMALL, _MEDIUM),
-    _class("opt-125m", 1024, 64, _SMALL),
-    _class("pythia-160m", 2048, 64, _SMALL, _MEDIUM),
-    _class("gpt2-355m", 1024, 32, _SMALL),
-    _class("pythia-410m", 1024, 64, _SMALL),
-    _class("qwen2.5-0.5b", 1024, 16, _SMALL, lora=True),
-    _class("tinyllama-1.1b", 1024, 16, _SMALL, lora=True),
-    _class("gpt2-355m", 1024, 128, _MEDIUM),
-    _class("pythia-410m", 2048, 128, _MEDIUM),
-    _class("gpt2-774m", 1024, 64, _MEDIUM),
-    _class("qwen2.5-0.5b", 2048, 64, _MEDIUM),
-    _class("llama-3.2-1b", 2048, 32, _MEDIUM, lora=True),
-    _class("qwen2.5-1.5b", 2048, 32, _MEDIUM, lora=True),
-    _class("pythia-1b", 2048, 128, _LARGE),
-    _class("gpt2-1.5b", 1024, 128, _LARGE),
-    _class("opt-1.3b", 2048, 128, _LARGE),
-    _class("tinyllama-1.1b", 2048, 256, _LARGE),
-    _class("llama-3.2-1b", 4096, 64, _LARGE),
-    _class("qwen2.5-1.5b", 2048, 128, _LARGE),
-    _class("llama-3.2-3b", 4096, 64, _LARGE, lora=True),
-    _class("llama-2-7b", 2048, 64, _LARGE, lora=True),
-    _class("pythia-1.4b", 2048, 512, _XLARGE),
-    _class("opt-2.7b", 2048, 256, _XLARGE),
-    _class("pythia-2.8b", 2048, 512, _XLARGE),
-    _class("llama-3.2-3b", 4096, 128, _XLARGE),
-    _class("qwen2.5-7b", 4096, 128, _XLARGE, lora=True),
-    _class("llama-2-7b", 4096, 256, _XLARGE),
-    _class("pythia-6.9b", 2048, 512, _XLARGE),
-    _class("llama-2-13b", 4096, 128, _XLARGE, lora=True),
+CLASSES: Final = tuple(
+    JobClass(model=model, sequence_length=length, global_batch_size=batch, sizes=tuple(map(JobSize, sizes)), lora=lora)
+    for model, length, batch, sizes, lora in json.loads(Path(__file__).with_name("job_classes.json").read_text())
 )
 
 

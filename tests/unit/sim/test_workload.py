@@ -20,8 +20,7 @@ from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import Precision
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.disturbances import Disturbances
-from frenzy.sim.job_classes import CLASSES, JobSize, precision_for
-from frenzy.sim.model_sizes import MODELS
+from frenzy.sim.job_classes import CLASSES, MODELS, JobSize, precision_for
 from frenzy.sim.plan_sets import MAX_GPUS, MAX_PLANS_OF_TYPE
 from frenzy.sim.reference import asked_gpus, by_speed
 from frenzy.sim.scenario_jobs import Scenario, SimJob

@@ -10,8 +10,10 @@ Each entry is a list; an entry left out has one value, the trainer's default.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.values import codec
@@ -36,66 +38,7 @@ _DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
 _ADAPTERS_ALLOWED: Final = "none, lora-RANK, qlora-RANK or qlora-dq-RANK (RANK a whole number of at least 1)"
 _COUNTS: Final = ("sequence_length", "dp", "tp", "micro_batch", "accumulation")
 
-_GPT2_TINY: Final = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 4096}
-_LLAMA_TINY: Final = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 4096,
-    "max_position_embeddings": 1024,
-}
-# Shapes of GPT-2 medium, Llama 3.2 1B and Qwen2.5 1.5B, as their config.json give them.
-_GPT2_MEDIUM: Final = {"model_type": "gpt2", "n_embd": 1024, "n_layer": 24, "n_head": 16}
-_LLAMA_1B: Final = {
-    "model_type": "llama",
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": True,
-}
-_QWEN_1B: Final = {
-    "model_type": "qwen2",
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": True,
-}
-
-GRIDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "small": {
-        "models": [_GPT2_TINY, _LLAMA_TINY],
-        "zero_stage": [0, 1, 2, 3],
-        "checkpointing": [False, True],
-        "adapters": ["none", "lora-16", "qlora-16"],
-        "precision": ["fp32", "bf16"],
-        "loss": ["torch", "fused"],
-        "optimizer": ["adamw", "adamw-8bit"],
-        "micro_batch": [1, 4],
-    },
-    "middle": {
-        "models": [_GPT2_MEDIUM, _LLAMA_1B, _QWEN_1B],
-        "sequence_length": [1024],
-        "zero_stage": [0, 1, 2, 3],
-        "checkpointing": [False, True],
-        "adapters": ["none", "lora-16", "qlora-16"],
-        "precision": ["bf16", "autocast-bf16"],
-        "loss": ["torch", "fused"],
-        "optimizer": ["adamw", "adamw-8bit"],
-        "micro_batch": [1, 4],
-    },
-}
+GRIDS: Final[Mapping[str, Mapping[str, Any]]] = json.loads(Path(__file__).with_name("grids.json").read_text())
 
 
 def grid_cases(grid: Mapping[str, Any], *, name: str, seed: int) -> list[MeasureCase]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from pathlib import Path
 from typing import Final
+
+import yaml
 
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
@@ -31,71 +33,7 @@ _EMPTY_WORDS: Final = frozenset(
 )
 _HOUSINGS: Final[Mapping[str, str]] = {f"sxm{number}": "sxm" for number in ("", 2, 3, 4, 5, 6)}
 
-# What is left of a product's name, to the cards it may be. Names as the driver has them, and those of clouds.
-_CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "gb300": ("gb300",),
-        "b300 sxm ac": ("b300",),
-        "b300 sxm pc": ("b300",),
-        "b300": ("b300",),
-        "gb200": ("gb200",),
-        "b200": ("b200",),
-        "rtx pro 6000 server": ("rtx-pro-6000",),
-        "rtx pro 6000 workstation": ("rtx-pro-6000",),
-        "rtx pro 6000": ("rtx-pro-6000",),
-        "rtx pro server 6000": ("rtx-pro-6000",),  # Amazon's name for it
-        "rtx 5090": ("rtx-5090",),
-        "gh200": ("gh200-96",),
-        "h200": ("h200",),
-        "h200 nvl": ("h200-nvl",),
-        "h100": ("h100",),
-        "h100 sxm": ("h100",),
-        "h100 pcie": ("h100-pcie",),
-        "h100 nvl": ("h100-nvl",),
-        "h800": ("h800",),
-        "h800 pcie": ("h800-pcie",),
-        "h20": ("h20",),
-        "l40s": ("l40s",),
-        "l40": ("l40",),
-        "l20": ("l20",),
-        "l4": ("l4",),
-        "rtx 6000 ada": ("rtx-6000-ada",),
-        "rtx 5000 ada": ("rtx-5000-ada",),
-        "rtx 4000 ada": ("rtx-4000-ada",),
-        "rtx 4090": ("rtx-4090",),
-        "rtx 4080": ("rtx-4080",),
-        "a100 sxm": ("a100-80", "a100-40"),
-        "a100 pcie": ("a100-80-pcie", "a100-40-pcie"),
-        "h100 nvlink": ("h100",),  # CoreWeave says how cards are joined
-        "a100 nvlink": ("a100-40", "a100-80"),
-        "v100 nvlink": ("v100-16", "v100-32"),
-        "a100": ("a100-40", "a100-80"),  # clouds say no housing: theirs are SXM
-        "a800 sxm": ("a800-80",),
-        "a800 pcie": ("a800-80-pcie",),
-        "a30": ("a30",),
-        "a40": ("a40",),
-        "a10": ("a10",),
-        "a10g": ("a10g",),
-        "a2": ("a2",),
-        "rtx a6000": ("rtx-a6000",),
-        "rtx a5000": ("rtx-a5000",),
-        "rtx a4000": ("rtx-a4000",),
-        "rtx 3090 ti": ("rtx-3090-ti",),
-        "rtx 3090": ("rtx-3090",),
-        "rtx 3080": ("rtx-3080",),
-        "t4": ("t4",),
-        "titan rtx": ("titan-rtx",),
-        "rtx 6000": ("rtx-6000",),
-        "rtx 2080 ti": ("rtx-2080-ti",),
-        "v100 sxm": ("v100-32", "v100-16"),
-        "v100": ("v100-16", "v100-32"),
-        "v100s pcie": ("v100s-32-pcie",),
-        "v100 pcie": ("v100-32-pcie", "v100-16-pcie"),
-        "p100 sxm": ("p100-16-sxm",),
-        "p100 pcie": ("p100-16",),
-        "p100": ("p100-16",),
-    }
-)
+_CARDS: Final[Mapping[str, list[str]]] = yaml.safe_load(Path(__file__).with_name("cards.yaml").read_text())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
