@@ -21,7 +21,7 @@ from frenzy.core.memory.closed_form import Workload, predict_memory
 from frenzy.core.models.shape import SUPPORTED_FAMILIES, model_shape
 from frenzy.core.models.trainable import trained_part
 from frenzy.core.planning.grid import grid_of
-from frenzy.core.values.errors import REASON_SENTENCES
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
@@ -163,7 +163,7 @@ def _prose(text: str | None) -> str:
 
 def reason_page() -> str:
     """Every reason code with its general sentence."""
-    rows = ((f"[`{code}`](runbook.md#{code.lower()})", sentence) for code, sentence in REASON_SENTENCES.items())
+    rows = ((f"[`{code}`](runbook.md#{code.lower()})", code.sentence) for code in ReasonCode)
     parts = [
         "# Reason codes",
         _NOTE,

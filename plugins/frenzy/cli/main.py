@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from types import MappingProxyType
 from typing import Annotated, Final
 
 import typer
@@ -15,33 +14,31 @@ from frenzy import __version__
 from frenzy.cli.render.error_text import guarded
 
 # Modules below frenzy.cli by verb: a call imports that of its own verb only.
-_VERBS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "submit": "commands.submit",
-        "sweep": "commands.sweep",
-        "jobs": "commands.jobs",
-        "plan": "commands.plan.command",
-        "status": "commands.status",
-        "logs": "commands.logs",
-        "models": "commands.outputs",
-        "checkpoints": "commands.outputs",
-        "cancel": "commands.cancel",
-        "resume": "commands.again",
-        "retry": "commands.again",
-        "clean": "commands.clean",
-        "queue": "commands.queue",
-        "gpus": "commands.gpus",
-        "explain": "commands.explain",
-        "usage": "commands.usage",
-        "metrics": "commands.metrics",
-        "simulate": "commands.simulate.command",
-        "init": "commands.init",
-        "up": "commands.up",
-        "down": "commands.down",
-        "doctor": "commands.doctor.command",
-        "demo": "demo",
-    }
-)
+_VERBS: Final[Mapping[str, str]] = {
+    "submit": "commands.submit",
+    "sweep": "commands.sweep",
+    "jobs": "commands.jobs",
+    "plan": "commands.plan.command",
+    "status": "commands.status",
+    "logs": "commands.logs",
+    "models": "commands.outputs",
+    "checkpoints": "commands.outputs",
+    "cancel": "commands.cancel",
+    "resume": "commands.again",
+    "retry": "commands.again",
+    "clean": "commands.clean",
+    "queue": "commands.queue",
+    "gpus": "commands.gpus",
+    "explain": "commands.explain",
+    "usage": "commands.usage",
+    "metrics": "commands.metrics",
+    "simulate": "commands.simulate.command",
+    "init": "commands.init",
+    "up": "commands.up",
+    "down": "commands.down",
+    "doctor": "commands.doctor.command",
+    "demo": "demo",
+}
 _GROUP: Final = "marp"
 
 

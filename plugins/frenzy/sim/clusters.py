@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.adapters.spec.cluster_file import load_cluster
@@ -26,41 +25,33 @@ from frenzy.settings import CHECKOUT
 from frenzy.sim.input_tables import Row, read_table
 from frenzy.sim.traces import absent, stem
 
-NODE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "name": ("name", "node", "sn"),
-        "model": ("gpu_type", "model"),
-        "gpus": ("gpus", "num_gpus", "gpu"),
-        "millicpus": ("cpu_milli",),
-        "memory_mib": ("memory_mib",),
-    }
-)
-CLUSTERS: Final[Mapping[str, Path]] = MappingProxyType(
-    {
-        "44": CHECKOUT / "include/data/clusters/sia-44.yaml",
-        "64": CHECKOUT / "include/data/clusters/sia-64.yaml",
-        "288": CHECKOUT / "include/clusters/frenzy-paper-288.yaml",
-        "6212": CHECKOUT / "include/data/clusters/openb_nodes.csv",
-    }
-)
+NODE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "name": ("name", "node", "sn"),
+    "model": ("gpu_type", "model"),
+    "gpus": ("gpus", "num_gpus", "gpu"),
+    "millicpus": ("cpu_milli",),
+    "memory_mib": ("memory_mib",),
+}
+CLUSTERS: Final[Mapping[str, Path]] = {
+    "44": CHECKOUT / "include/data/clusters/sia-44.yaml",
+    "64": CHECKOUT / "include/data/clusters/sia-64.yaml",
+    "288": CHECKOUT / "include/clusters/frenzy-paper-288.yaml",
+    "6212": CHECKOUT / "include/data/clusters/openb_nodes.csv",
+}
 # The models of the node list and of the pods that belong to it, as GPU types of the cluster.
-OPENB_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "T4": "t4",
-        "P100": "p100-16",
-        "V100M16": "v100-16",
-        "V100M32": "v100-32",
-        "A10": "a10",
-        "G2": "g2",
-        "G3": "g3",
-    }
-)
-_UNDISCLOSED: Final = MappingProxyType(
-    {
-        "g2": replace(CATALOGUE["a10"].gpu, name="g2", memory_bytes=20_000 * MIB),
-        "g3": replace(CATALOGUE["a100-40-pcie"].gpu, name="g3", memory_bytes=30_000 * MIB),
-    }
-)
+OPENB_TYPES: Final[Mapping[str, str]] = {
+    "T4": "t4",
+    "P100": "p100-16",
+    "V100M16": "v100-16",
+    "V100M32": "v100-32",
+    "A10": "a10",
+    "G2": "g2",
+    "G3": "g3",
+}
+_UNDISCLOSED: Final = {
+    "g2": replace(CATALOGUE["a10"].gpu, name="g2", memory_bytes=20_000 * MIB),
+    "g3": replace(CATALOGUE["a100-40-pcie"].gpu, name="g3", memory_bytes=30_000 * MIB),
+}
 
 
 def cluster_named(name: str) -> Cluster:

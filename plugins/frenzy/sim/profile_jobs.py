@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.values.cluster import Cluster
@@ -27,21 +26,19 @@ from frenzy.sim.input_tables import Row, read_table
 from frenzy.sim.profiles import profile_plans, read_profiles
 from frenzy.sim.reference import Plans, asked_gpus, by_speed, reference_gpu_s
 
-JOB_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "job": ("job", "job_name", "name"),
-        "arrival": ("submit_s", "arrival_s", "submit_time", "time"),
-        "profile": ("profile",),
-        "work": ("work_samples", "work"),
-        "duration": ("duration_s", "duration"),
-        "gpus": ("gpus", "num_gpus"),
-        "queue": ("queue",),
-        "team": ("team",),
-        "priority": ("priority",),
-        "deadline": ("deadline_s", "deadline"),
-        "objective": ("objective",),
-    }
-)
+JOB_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "job": ("job", "job_name", "name"),
+    "arrival": ("submit_s", "arrival_s", "submit_time", "time"),
+    "profile": ("profile",),
+    "work": ("work_samples", "work"),
+    "duration": ("duration_s", "duration"),
+    "gpus": ("gpus", "num_gpus"),
+    "queue": ("queue",),
+    "team": ("team",),
+    "priority": ("priority",),
+    "deadline": ("deadline_s", "deadline"),
+    "objective": ("objective",),
+}
 
 
 def profile_jobs(

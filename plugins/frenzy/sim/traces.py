@@ -14,34 +14,31 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.settings import CHECKOUT
 from frenzy.sim.input_tables import Row, read_table
 
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "arrival": ("submit_s", "arrival_s", "submit_time", "creation_time", "timestamp", "time"),
-        "gpus": ("gpus", "num_gpus", "num_gpu", "num_replicas"),
-        "duration": ("duration_s", "duration"),
-        "start": ("start_time", "scheduled_time"),
-        "end": ("end_time", "deletion_time"),
-        "gpu_seconds": ("gpu_s", "gpu_seconds", "gpu_time"),
-        "name": ("job", "job_name", "name"),
-        "application": ("application",),
-        "queue": ("queue", "partition"),
-        "team": ("team", "cluster", "user"),
-        "gpu_types": ("gpu_type", "gpu_spec"),
-    }
-)
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "arrival": ("submit_s", "arrival_s", "submit_time", "creation_time", "timestamp", "time"),
+    "gpus": ("gpus", "num_gpus", "num_gpu", "num_replicas"),
+    "duration": ("duration_s", "duration"),
+    "start": ("start_time", "scheduled_time"),
+    "end": ("end_time", "deletion_time"),
+    "gpu_seconds": ("gpu_s", "gpu_seconds", "gpu_time"),
+    "name": ("job", "job_name", "name"),
+    "application": ("application",),
+    "queue": ("queue", "partition"),
+    "team": ("team", "cluster", "user"),
+    "gpu_types": ("gpu_type", "gpu_spec"),
+}
 _DURATION_COLUMNS: Final = ("duration", "end", "gpu_seconds")
 # One trace comes with the package; a checkout has the other published ones beside the rivals.
 _FOLDERS: Final = (CHECKOUT / "include/data/traces", CHECKOUT / "tools/policy_bench/traces")
-TRACES: Final[Mapping[str, Path]] = MappingProxyType(
-    {file.name.partition(".")[0]: file for folder in _FOLDERS for file in sorted(folder.glob("*.csv*"))}
-)
+TRACES: Final[Mapping[str, Path]] = {
+    file.name.partition(".")[0]: file for folder in _FOLDERS for file in sorted(folder.glob("*.csv*"))
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

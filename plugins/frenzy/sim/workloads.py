@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.lifecycle.moves import MOVES
@@ -45,16 +44,14 @@ from frenzy.sim.reference import Plans, asked_gpus, by_speed, reference_gpu_s
 from frenzy.sim.scenario_jobs import Scenario, SimJob
 from frenzy.sim.traces import TRACES, Arrival, Trace, load_trace, stem
 
-SIZE_OF_APPLICATION: Final[Mapping[str, JobSize]] = MappingProxyType(
-    {
-        "cifar10": JobSize.SMALL,
-        "ncf": JobSize.SMALL,
-        "bert": JobSize.MEDIUM,
-        "deepspeech2": JobSize.MEDIUM,
-        "yolov3": JobSize.LARGE,
-        "imagenet": JobSize.XLARGE,
-    }
-)
+SIZE_OF_APPLICATION: Final[Mapping[str, JobSize]] = {
+    "cifar10": JobSize.SMALL,
+    "ncf": JobSize.SMALL,
+    "bert": JobSize.MEDIUM,
+    "deepspeech2": JobSize.MEDIUM,
+    "yolov3": JobSize.LARGE,
+    "imagenet": JobSize.XLARGE,
+}
 # Upper limits in GPU-hours, and the least for small jobs.
 _GPU_HOURS: Final = {
     JobSize.SMALL: (0.1, 1.0),

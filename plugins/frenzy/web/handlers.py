@@ -49,7 +49,7 @@ from frenzy.core.runs.protocol import (
 )
 from frenzy.core.runs.usage import UsageBy, UsageHistory, UsageView
 from frenzy.core.runs.views import FinishedModel, WhatIfView
-from frenzy.core.values.errors import REASON_SENTENCES
+from frenzy.core.values.errors import ReasonCode
 from frenzy.web.file_reply import file_reply
 from frenzy.web.guards import person_of
 from frenzy.web.manual import get_manual
@@ -242,7 +242,7 @@ HANDLERS: Final = dict(
         _of(api.metrics, _metrics),
         _of(api.usage, _usage),
         _of(api.usage_history, _history),
-        _of(api.reasons, lambda asked: dict(REASON_SENTENCES)),
+        _of(api.reasons, lambda asked: {each: each.sentence for each in ReasonCode}),
         _case(api.reconcile_targets, reconcile_targets),
         _case(api.reconcile, reconcile),
     )

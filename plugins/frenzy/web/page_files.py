@@ -9,12 +9,11 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from string import Template
-from types import MappingProxyType
 from typing import Final
 
 from fastapi import HTTPException, Response
 
-PAGES: Final = MappingProxyType({"gpus": "GPUs", "new_job": "New job", "training": "Training"})
+PAGES: Final = {"gpus": "GPUs", "new_job": "New job", "training": "Training"}
 _SCRIPT, _SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 _ICON = "image/svg+xml"
 # uPlot draws the charts: version 1.6.32, MIT (https://github.com/leeoniya/uPlot).

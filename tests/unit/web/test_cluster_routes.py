@@ -19,7 +19,7 @@ from frenzy.core.runs.protocol import (
 )
 from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.values.codec import dumps
-from frenzy.core.values.errors import REASON_SENTENCES
+from frenzy.core.values.errors import ReasonCode
 
 YAML = """
 name: words
@@ -108,7 +108,7 @@ def test_reconciliation_lists_what_holds_gpus_and_takes_findings(op: ApiUser) ->
 
 
 def test_reason_sentences_are_the_core_s(op: ApiUser) -> None:
-    assert op.send("GET", "/reasons").json() == dict(REASON_SENTENCES)
+    assert op.send("GET", "/reasons").json() == {each.value: each.sentence for each in ReasonCode}
 
 
 def test_sample_jobs_of_this_project_are_accepted(op: ApiUser) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 
@@ -42,10 +41,8 @@ class CudaNeeds:
 
 LOCKED_TORCH: Final = "2.13"
 LOCKED: Final = TorchBuild.CU130
-NEEDS: Final[Mapping[TorchBuild, CudaNeeds]] = MappingProxyType(
-    {
-        TorchBuild.CU126: CudaNeeds(cuda="12.6", min_driver=525, first=(5, 0), last=(9, 0)),
-        TorchBuild.CU130: CudaNeeds(cuda="13.0", min_driver=580, first=(7, 5), last=(12, 0)),
-        TorchBuild.CU132: CudaNeeds(cuda="13.2", min_driver=580, first=(7, 5), last=(12, 0)),
-    }
-)
+NEEDS: Final[Mapping[TorchBuild, CudaNeeds]] = {
+    TorchBuild.CU126: CudaNeeds(cuda="12.6", min_driver=525, first=(5, 0), last=(9, 0)),
+    TorchBuild.CU130: CudaNeeds(cuda="13.0", min_driver=580, first=(7, 5), last=(12, 0)),
+    TorchBuild.CU132: CudaNeeds(cuda="13.2", min_driver=580, first=(7, 5), last=(12, 0)),
+}

@@ -17,25 +17,23 @@ Location = tuple[int | str, ...]
 _UNKNOWN_FIELD: Final = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _SHOWN_CHARACTERS: Final = 80
 # By the type of error; in braces what pydantic tells of it.
-_WORDS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "string_pattern_mismatch": "must match {pattern}",
-        "missing": "this field is required",
-        "extra_forbidden": "no such field",
-        "greater_than": "more than {gt}",
-        "greater_than_equal": "at least {ge}",
-        "less_than": "less than {lt}",
-        "less_than_equal": "at most {le}",
-        "finite_number": "a finite number",
-        "too_short": "at least {min_length} of them",
-        "string_type": "a text",
-        "bool_type": "true or false",
-        **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-        **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-        **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a mapping of fields"),
-        **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    }
-)
+_WORDS: Final[Mapping[str, str]] = {
+    "string_pattern_mismatch": "must match {pattern}",
+    "missing": "this field is required",
+    "extra_forbidden": "no such field",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "finite_number": "a finite number",
+    "too_short": "at least {min_length} of them",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a mapping of fields"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+}
 
 
 def violations_of(

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -14,16 +13,14 @@ from frenzy.core.values.errors import Violation
 from frenzy.core.values.job import TriggerSpec
 
 # As Airflow reads them.
-PRESETS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "@hourly": "0 * * * *",
-        "@daily": "0 0 * * *",
-        "@weekly": "0 0 * * 0",
-        "@monthly": "0 0 1 * *",
-        "@quarterly": "0 0 1 */3 *",
-        "@yearly": "0 0 1 1 *",
-    }
-)
+PRESETS: Final[Mapping[str, str]] = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 */3 *",
+    "@yearly": "0 0 1 1 *",
+}
 _NUM_FIELDS: Final = 5
 _LONGEST_URI: Final = 1500
 _KEPT: Final = "/:?#[]@!$&'()*+,;=%~"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
@@ -40,14 +39,12 @@ _LIMIT: Final = 5
 # An image that other nodes cannot pull either is no fault of a node, nor is one without code for a type of GPU, nor an
 # init container that fails on them, too. An API server that makes no pods may be away for as long as an upgrade takes:
 # each try takes a minute, and so does the pause after it.
-_LIMITS: Final[Mapping[ReasonCode, int]] = MappingProxyType(
-    {
-        ReasonCode.IMAGE_PULL_FAILED: 2,
-        ReasonCode.INIT_CONTAINER_FAILED: 2,
-        ReasonCode.GPU_NOT_SUPPORTED: 2,
-        ReasonCode.API_UNREACHABLE: 30,
-    }
-)
+_LIMITS: Final[Mapping[ReasonCode, int]] = {
+    ReasonCode.IMAGE_PULL_FAILED: 2,
+    ReasonCode.INIT_CONTAINER_FAILED: 2,
+    ReasonCode.GPU_NOT_SUPPORTED: 2,
+    ReasonCode.API_UNREACHABLE: 30,
+}
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 60.0
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.lifecycle.disruptions import LOSS_REASONS, is_hopeless, lost_nodes, not_before_s
@@ -62,14 +61,12 @@ class Rung(IntEnum):
     OTHER_GPUS = 4
 
 
-_NAME_OF_RUNG: Final[Mapping[Rung, str]] = MappingProxyType(
-    {
-        Rung.MICRO_BATCH: "a smaller micro-batch",
-        Rung.CHECKPOINTING: "activation checkpointing",
-        Rung.ZERO_STAGE: "a higher ZeRO stage or offload",
-        Rung.OTHER_GPUS: "another count or type of GPU",
-    }
-)
+_NAME_OF_RUNG: Final[Mapping[Rung, str]] = {
+    Rung.MICRO_BATCH: "a smaller micro-batch",
+    Rung.CHECKPOINTING: "activation checkpointing",
+    Rung.ZERO_STAGE: "a higher ZeRO stage or offload",
+    Rung.OTHER_GPUS: "another count or type of GPU",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

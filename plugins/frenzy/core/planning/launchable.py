@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.memory.model_trace import ModelTrace
@@ -39,27 +38,25 @@ class TrainedFamily:
 
 
 _WHOLE: Final = TrainedFamily(tensor_parallel=False)
-TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
-    {
-        "gpt2": _WHOLE,
-        "gpt_bigcode": _WHOLE,
-        "gpt_neox": TrainedFamily(),
-        "opt": TrainedFamily(document_masks=False),
-        "mpt": TrainedFamily(sdpa=False, tensor_parallel=False, document_masks=False),
-        "llama": TrainedFamily(),
-        "mistral": TrainedFamily(),
-        "granite": TrainedFamily(),
-        "qwen2": TrainedFamily(),
-        "qwen3": TrainedFamily(),
-        "gemma": TrainedFamily(),
-        "gemma2": TrainedFamily(sdpa=False, fused_loss=False),
-        "gemma3_text": TrainedFamily(),
-        "phi": TrainedFamily(),
-        "phi3": _WHOLE,
-        "mixtral": _WHOLE,
-        "qwen3_moe": _WHOLE,
-    }
-)
+TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = {
+    "gpt2": _WHOLE,
+    "gpt_bigcode": _WHOLE,
+    "gpt_neox": TrainedFamily(),
+    "opt": TrainedFamily(document_masks=False),
+    "mpt": TrainedFamily(sdpa=False, tensor_parallel=False, document_masks=False),
+    "llama": TrainedFamily(),
+    "mistral": TrainedFamily(),
+    "granite": TrainedFamily(),
+    "qwen2": TrainedFamily(),
+    "qwen3": TrainedFamily(),
+    "gemma": TrainedFamily(),
+    "gemma2": TrainedFamily(sdpa=False, fused_loss=False),
+    "gemma3_text": TrainedFamily(),
+    "phi": TrainedFamily(),
+    "phi3": _WHOLE,
+    "mixtral": _WHOLE,
+    "qwen3_moe": _WHOLE,
+}
 
 
 # Compute capabilities, first and first beyond. FlashAttention 2: Ampere and newer; 3: Hopper (their READMEs).

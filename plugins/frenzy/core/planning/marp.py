@@ -12,7 +12,6 @@ GPUs, then the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
@@ -30,9 +29,7 @@ __all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "
 
 Policy = Callable[[PlanRequest, Cluster, Calibration], tuple[Candidate, ...]]
 
-POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
-    {"closed-form": closed_form_candidates, "paper": paper_candidates}
-)
+POLICIES: Final[Mapping[str, Policy]] = {"closed-form": closed_form_candidates, "paper": paper_candidates}
 
 
 def plan_candidates(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.planning.job_remedies import Effect
@@ -113,14 +112,12 @@ def larger_gpu(now: Situation, solve: Solve) -> Situation | None:
     return after if _fits(after, solve) else more_host_memory(after, solve)
 
 
-RESOURCE_CHANGES: Final[Mapping[ResourceChange, Effect]] = MappingProxyType(
-    {
-        more_gpus: Effect.HARDWARE,
-        more_host_memory: Effect.HARDWARE,
-        shorter_sequences: Effect.LESS_CONTEXT,
-        larger_gpu: Effect.OTHER_HARDWARE,
-    }
-)
+RESOURCE_CHANGES: Final[Mapping[ResourceChange, Effect]] = {
+    more_gpus: Effect.HARDWARE,
+    more_host_memory: Effect.HARDWARE,
+    shorter_sequences: Effect.LESS_CONTEXT,
+    larger_gpu: Effect.OTHER_HARDWARE,
+}
 
 
 def _refused(now: Situation, solve: Solve, code: ReasonCode) -> list[Candidate]:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Annotated, Final
 
 from annotated_types import Ge, Le, Len, Lt
@@ -70,22 +69,20 @@ _ANY_END: Final = frozenset({_S.CANCELLED, _S.FAILED})
 _ATTEMPT_ENDS: Final = frozenset(
     {_S.SUCCEEDED, _S.RECOVERING, _S.FAILED_OOM, _S.FAILED_HOST_OOM, _S.FAILED_SETUP, _S.FAILED_NO_RESOURCE}
 )
-TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
-    {
-        _S.PENDING: frozenset({_S.PLANNED, _S.FAILED_PRECHECKS, _S.FAILED_NO_RESOURCE}) | _ANY_END,
-        _S.PLANNED: frozenset({_S.PREPARING, _S.QUEUED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
-        _S.PREPARING: frozenset({_S.PLANNED, _S.QUEUED, _S.FAILED_SETUP, _S.FAILED_NO_RESOURCE}) | _ANY_END,
-        _S.QUEUED: frozenset({_S.PLACED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
-        _S.PLACED: frozenset({_S.STARTING, _S.QUEUED, _S.FAILED_SETUP, _S.RECOVERING}) | _ANY_END,
-        _S.STARTING: frozenset({_S.RUNNING, _S.CHECKPOINTING}) | _ATTEMPT_ENDS | _ANY_END,
-        _S.RUNNING: frozenset({_S.CHECKPOINTING}) | _ATTEMPT_ENDS | _ANY_END,
-        _S.CHECKPOINTING: _ATTEMPT_ENDS | _ANY_END,
-        _S.RECOVERING: frozenset({_S.QUEUED, _S.FAILED_OOM, _S.FAILED_HOST_OOM, _S.FAILED_NO_RESOURCE, _S.FAILED_SETUP})
-        | _ANY_END,
-        # a cleared task starts the same run again
-        **{state: frozenset({_S.PENDING, _S.PREPARING, _S.QUEUED}) for state in FINAL_STATES},
-    }
-)
+TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = {
+    _S.PENDING: frozenset({_S.PLANNED, _S.FAILED_PRECHECKS, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+    _S.PLANNED: frozenset({_S.PREPARING, _S.QUEUED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+    _S.PREPARING: frozenset({_S.PLANNED, _S.QUEUED, _S.FAILED_SETUP, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+    _S.QUEUED: frozenset({_S.PLACED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+    _S.PLACED: frozenset({_S.STARTING, _S.QUEUED, _S.FAILED_SETUP, _S.RECOVERING}) | _ANY_END,
+    _S.STARTING: frozenset({_S.RUNNING, _S.CHECKPOINTING}) | _ATTEMPT_ENDS | _ANY_END,
+    _S.RUNNING: frozenset({_S.CHECKPOINTING}) | _ATTEMPT_ENDS | _ANY_END,
+    _S.CHECKPOINTING: _ATTEMPT_ENDS | _ANY_END,
+    _S.RECOVERING: frozenset({_S.QUEUED, _S.FAILED_OOM, _S.FAILED_HOST_OOM, _S.FAILED_NO_RESOURCE, _S.FAILED_SETUP})
+    | _ANY_END,
+    # a cleared task starts the same run again
+    **{state: frozenset({_S.PENDING, _S.PREPARING, _S.QUEUED}) for state in FINAL_STATES},
+}
 
 
 def check_transition(before: JobState, after: JobState) -> None:

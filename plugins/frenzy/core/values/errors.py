@@ -11,185 +11,113 @@ A reason code is the same in a log line, an XCom, a web page, a metric label and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from types import MappingProxyType
 from typing import Final
 
 
 class ReasonCode(StrEnum):
-    """Why a job waits, a plan is refused, a run moves, or an attempt fails."""
+    """Why a job waits, a plan is refused, a run moves, or an attempt fails: a word, and its general sentence."""
+
+    sentence: str
+
+    def __new__(cls, word: str, sentence: str = "") -> ReasonCode:
+        code = str.__new__(cls, word)
+        code._value_, code.sentence = word, sentence
+        return code
 
     # a candidate plan
-    BEST_PLAN = "BEST_PLAN"
-    BEST_PLAN_NOW = "BEST_PLAN_NOW"
-    SLOWER_PLAN = "SLOWER_PLAN"
-    COSTLIER_PLAN = "COSTLIER_PLAN"
-    INSUFFICIENT_GPU_MEMORY = "INSUFFICIENT_GPU_MEMORY"
-    INSUFFICIENT_HOST_MEMORY = "INSUFFICIENT_HOST_MEMORY"
-    NOT_ENOUGH_GPUS = "NOT_ENOUGH_GPUS"
-    GPU_TYPE_NOT_ALLOWED = "GPU_TYPE_NOT_ALLOWED"
-    PREDICTED_NOT_LAUNCHABLE = "PREDICTED_NOT_LAUNCHABLE"
-    MODEL_NOT_SUPPORTED = "MODEL_NOT_SUPPORTED"
-    TRACE_UNSUPPORTED = "TRACE_UNSUPPORTED"
-    OVER_MAX_COST = "OVER_MAX_COST"
-    OVER_DEADLINE = "OVER_DEADLINE"
-    EXCLUDED_AFTER_FAILURE = "EXCLUDED_AFTER_FAILURE"
+    BEST_PLAN = "BEST_PLAN", "Ranks first for the job's objective."
+    BEST_PLAN_NOW = "BEST_PLAN_NOW", "Ranks first of the plans for which GPUs were left, other jobs' delay counted."
+    SLOWER_PLAN = "SLOWER_PLAN", "Fits, but is predicted to train slower than a plan ranked before it."
+    COSTLIER_PLAN = "COSTLIER_PLAN", "Fits, but is predicted to cost more than a plan ranked before it."
+    INSUFFICIENT_GPU_MEMORY = "INSUFFICIENT_GPU_MEMORY", "Needs more memory on each GPU than this type has."
+    INSUFFICIENT_HOST_MEMORY = "INSUFFICIENT_HOST_MEMORY", "Needs more host memory than a node has."
+    NOT_ENOUGH_GPUS = "NOT_ENOUGH_GPUS", "Needs more GPUs of this type than the cluster has."
+    GPU_TYPE_NOT_ALLOWED = "GPU_TYPE_NOT_ALLOWED", "The job's constraints leave this GPU type or count out."
+    PREDICTED_NOT_LAUNCHABLE = "PREDICTED_NOT_LAUNCHABLE", "Can be predicted, but the trainer cannot run it yet."
+    MODEL_NOT_SUPPORTED = "MODEL_NOT_SUPPORTED", "The model's family is outside the memory model's support."
+    TRACE_UNSUPPORTED = "TRACE_UNSUPPORTED", "The model does something that cannot be traced without data."
+    OVER_MAX_COST = "OVER_MAX_COST", "Is predicted to cost more than constraints.max_cost."
+    OVER_DEADLINE = "OVER_DEADLINE", "Is predicted to end after constraints.deadline."
+    EXCLUDED_AFTER_FAILURE = "EXCLUDED_AFTER_FAILURE", "An earlier attempt of this run ran out of memory with it."
     # waiting
-    WAITING_FOR_GPUS = "WAITING_FOR_GPUS"
-    WAITING_FOR_GPU_MEMORY = "WAITING_FOR_GPU_MEMORY"
-    WAITING_BEHIND_HEAD = "WAITING_BEHIND_HEAD"
-    WAITING_FOR_BETTER_PLAN = "WAITING_FOR_BETTER_PLAN"
-    WAITING_FOR_HOST_RESOURCES = "WAITING_FOR_HOST_RESOURCES"
-    WAITING_FOR_NODES = "WAITING_FOR_NODES"
-    WAITING_FOR_OLD_WORKERS = "WAITING_FOR_OLD_WORKERS"
-    WAITING_FOR_MOVE = "WAITING_FOR_MOVE"
-    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
-    WAITING_FOR_QUOTA = "WAITING_FOR_QUOTA"
-    WAITING_FOR_SHARE = "WAITING_FOR_SHARE"
-    NEVER_FITS = "NEVER_FITS"
+    WAITING_FOR_GPUS = "WAITING_FOR_GPUS", "All GPUs that could run one of the job's plans are taken."
+    WAITING_FOR_GPU_MEMORY = "WAITING_FOR_GPU_MEMORY", "Free GPUs exist, but none with the memory a plan needs."
+    WAITING_BEHIND_HEAD = "WAITING_BEHIND_HEAD", "Starting now would delay the job at the head of the queue."
+    WAITING_FOR_BETTER_PLAN = (
+        "WAITING_FOR_BETTER_PLAN",
+        "A better plan can start soon enough to end earlier than one started now.",
+    )
+    WAITING_FOR_HOST_RESOURCES = "WAITING_FOR_HOST_RESOURCES", "GPUs are free, but their nodes lack CPU or host memory."
+    WAITING_FOR_NODES = "WAITING_FOR_NODES", "Nodes that could run the job are drained or lost."
+    WAITING_FOR_OLD_WORKERS = "WAITING_FOR_OLD_WORKERS", "Workers of the run's last attempt are not yet seen gone."
+    WAITING_FOR_MOVE = "WAITING_FOR_MOVE", "GPUs are being given up for it by a job that first saves a checkpoint."
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED", "The namespace's quota leaves no room for the workers' pods."
+    WAITING_FOR_QUOTA = "WAITING_FOR_QUOTA", "Its queue or team holds as many GPUs as its quota allows."
+    WAITING_FOR_SHARE = (
+        "WAITING_FOR_SHARE",
+        "Its queue holds its share of the cluster, and other queues' jobs come first.",
+    )
+    NEVER_FITS = "NEVER_FITS", "No plan fits the cluster, even when it is empty."
     # moving
-    MEMORY_PRESSURE_FORECAST = "MEMORY_PRESSURE_FORECAST"
-    MEMORY_PRESSURE_USAGE = "MEMORY_PRESSURE_USAGE"
-    ALLOCATOR_RETRIES = "ALLOCATOR_RETRIES"
-    CUDA_OUT_OF_MEMORY = "CUDA_OUT_OF_MEMORY"
-    BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
-    MOVED_FOR_MEMORY = "MOVED_FOR_MEMORY"
-    MOVED_TO_GROW = "MOVED_TO_GROW"
-    MOVED_TO_SHRINK = "MOVED_TO_SHRINK"
-    MOVED_TO_OTHER_GPUS = "MOVED_TO_OTHER_GPUS"
-    PREEMPTED = "PREEMPTED"
+    MEMORY_PRESSURE_FORECAST = "MEMORY_PRESSURE_FORECAST", "Memory use was rising towards the GPU's capacity."
+    MEMORY_PRESSURE_USAGE = "MEMORY_PRESSURE_USAGE", "Memory use passed the safe share of the GPU's capacity."
+    ALLOCATOR_RETRIES = "ALLOCATOR_RETRIES", "The allocator had to flush its cache to satisfy requests."
+    CUDA_OUT_OF_MEMORY = "CUDA_OUT_OF_MEMORY", "The GPU ran out of memory."
+    BUDGET_EXCEEDED = "BUDGET_EXCEEDED", "The virtual GPU's memory budget was exceeded."
+    MOVED_FOR_MEMORY = "MOVED_FOR_MEMORY", "The job's memory exceeded its plan; this one has headroom for the growth."
+    MOVED_TO_GROW = "MOVED_TO_GROW", "The scheduler gave the job more GPUs."
+    MOVED_TO_SHRINK = "MOVED_TO_SHRINK", "The scheduler took some of the job's GPUs for another job."
+    MOVED_TO_OTHER_GPUS = "MOVED_TO_OTHER_GPUS", "The scheduler moved the job to other GPUs."
+    PREEMPTED = "PREEMPTED", "The scheduler took the GPUs for another job."
     # an attempt or a run ends
-    COMPLETED = "COMPLETED"
-    STOPPED_EARLY = "STOPPED_EARLY"
-    CHECKPOINTED_ON_REQUEST = "CHECKPOINTED_ON_REQUEST"
-    REHEARSED = "REHEARSED"
-    HOST_OUT_OF_MEMORY = "HOST_OUT_OF_MEMORY"
-    GPU_FAULT = "GPU_FAULT"
-    GPU_UNAVAILABLE = "GPU_UNAVAILABLE"
-    GPU_NOT_SUPPORTED = "GPU_NOT_SUPPORTED"
-    DRIVER_TOO_OLD = "DRIVER_TOO_OLD"
-    NODE_LIMITS_TOO_LOW = "NODE_LIMITS_TOO_LOW"
-    SHARED_MEMORY_FULL = "SHARED_MEMORY_FULL"
-    DISK_FULL = "DISK_FULL"
-    COLLECTIVE_TIMEOUT = "COLLECTIVE_TIMEOUT"
-    COLLECTIVE_FAILED = "COLLECTIVE_FAILED"
-    ILLEGAL_ACCESS = "ILLEGAL_ACCESS"
-    DEVICE_ASSERT = "DEVICE_ASSERT"
-    KERNEL_TOO_LARGE = "KERNEL_TOO_LARGE"
-    WORKER_KILLED = "WORKER_KILLED"
-    WORKER_CRASHED = "WORKER_CRASHED"
-    WORKER_HUNG = "WORKER_HUNG"
-    WORKERS_LOST = "WORKERS_LOST"
-    POD_EVICTED = "POD_EVICTED"
-    POD_PREEMPTED = "POD_PREEMPTED"
-    POD_DELETED = "POD_DELETED"
-    POD_UNSCHEDULABLE = "POD_UNSCHEDULABLE"
-    NODE_LOST = "NODE_LOST"
-    IMAGE_PULL_FAILED = "IMAGE_PULL_FAILED"
-    CONTAINER_CONFIG_ERROR = "CONTAINER_CONFIG_ERROR"
-    INIT_CONTAINER_FAILED = "INIT_CONTAINER_FAILED"
-    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
-    LAUNCH_FAILED = "LAUNCH_FAILED"
-    BAD_CONFIG_OR_DATA = "BAD_CONFIG_OR_DATA"
-    DATA_NOT_PREPARED = "DATA_NOT_PREPARED"
-    CANCELLED_BY_USER = "CANCELLED_BY_USER"
-    RESCHEDULE_BUDGET_SPENT = "RESCHEDULE_BUDGET_SPENT"
-    NO_OTHER_PLAN = "NO_OTHER_PLAN"
-    LEASE_EXPIRED = "LEASE_EXPIRED"
-    SPEC_REFUSED = "SPEC_REFUSED"
-    NOT_ALLOWED = "NOT_ALLOWED"
+    COMPLETED = "COMPLETED", "The training reached its last step."
+    STOPPED_EARLY = "STOPPED_EARLY", "The training ended because its validation loss fell no more."
+    CHECKPOINTED_ON_REQUEST = "CHECKPOINTED_ON_REQUEST", "The training saved a checkpoint and stopped when asked."
+    REHEARSED = "REHEARSED", "A few steps have shown what the script takes; its plans are made anew."
+    HOST_OUT_OF_MEMORY = "HOST_OUT_OF_MEMORY", "A worker ran out of host memory, or was killed for it."
+    GPU_FAULT = "GPU_FAULT", "A GPU or its link reported a fault of the hardware."
+    GPU_UNAVAILABLE = "GPU_UNAVAILABLE", "A GPU of the node could not be used."
+    GPU_NOT_SUPPORTED = "GPU_NOT_SUPPORTED", "The trainer's torch has no code for this GPU."
+    DRIVER_TOO_OLD = "DRIVER_TOO_OLD", "The node's driver is too old for the trainer's CUDA."
+    NODE_LIMITS_TOO_LOW = "NODE_LIMITS_TOO_LOW", "A limit of the node or its pods is too low for the workers."
+    SHARED_MEMORY_FULL = "SHARED_MEMORY_FULL", "The node's shared memory, /dev/shm, is too small."
+    DISK_FULL = "DISK_FULL", "A disk that the workers write to is full."
+    COLLECTIVE_TIMEOUT = "COLLECTIVE_TIMEOUT", "An exchange between ranks took too long."
+    COLLECTIVE_FAILED = "COLLECTIVE_FAILED", "An exchange between ranks failed."
+    ILLEGAL_ACCESS = "ILLEGAL_ACCESS", "A kernel touched GPU memory that is not its own."
+    DEVICE_ASSERT = "DEVICE_ASSERT", "A kernel refused its input: an index or a value is out of range."
+    KERNEL_TOO_LARGE = "KERNEL_TOO_LARGE", "A kernel needs more registers or shared memory than this GPU has for it."
+    WORKER_KILLED = "WORKER_KILLED", "A worker was killed by a signal."
+    WORKER_CRASHED = "WORKER_CRASHED", "A worker ended with an unexpected error."
+    WORKER_HUNG = "WORKER_HUNG", "A worker showed no progress for too long."
+    WORKERS_LOST = "WORKERS_LOST", "The workers vanished without leaving a result."
+    POD_EVICTED = "POD_EVICTED", "The cluster evicted a pod of the workers."
+    POD_PREEMPTED = "POD_PREEMPTED", "A pod of higher priority took the place of one of the workers."
+    POD_DELETED = "POD_DELETED", "A pod of the workers was deleted by somebody else."
+    POD_UNSCHEDULABLE = "POD_UNSCHEDULABLE", "The cluster did not put a pod of the workers on its node."
+    NODE_LOST = "NODE_LOST", "A node that ran workers was lost."
+    IMAGE_PULL_FAILED = "IMAGE_PULL_FAILED", "A node could not pull the workers' image."
+    CONTAINER_CONFIG_ERROR = "CONTAINER_CONFIG_ERROR", "A container of the workers could not be made."
+    INIT_CONTAINER_FAILED = "INIT_CONTAINER_FAILED", "A container that runs before the workers failed."
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED", "A pod of the workers ran longer than its deadline allows."
+    LAUNCH_FAILED = "LAUNCH_FAILED", "The workers could not be started."
+    BAD_CONFIG_OR_DATA = "BAD_CONFIG_OR_DATA", "The trainer refused its configuration or data."
+    DATA_NOT_PREPARED = "DATA_NOT_PREPARED", "The data could not be prepared for the training, or are gone since."
+    CANCELLED_BY_USER = "CANCELLED_BY_USER", "A person cancelled the job."
+    RESCHEDULE_BUDGET_SPENT = "RESCHEDULE_BUDGET_SPENT", "The job has been moved as often as its spec allows."
+    NO_OTHER_PLAN = "NO_OTHER_PLAN", "No plan is left that was not tried."
+    LEASE_EXPIRED = "LEASE_EXPIRED", "No heartbeat came before the lease's end."
+    SPEC_REFUSED = "SPEC_REFUSED", "The job specification is not valid."
+    NOT_ALLOWED = "NOT_ALLOWED", "The caller may not do this to this job or run."
     # talking to the API
-    API_UNREACHABLE = "API_UNREACHABLE"
-    API_REFUSED = "API_REFUSED"
+    API_UNREACHABLE = "API_UNREACHABLE", "The API server could not be reached."
+    API_REFUSED = "API_REFUSED", "The API server refused the request."
     # the service itself
-    LEDGER_BUSY = "LEDGER_BUSY"
-
-
-REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
-    {
-        ReasonCode.BEST_PLAN: "Ranks first for the job's objective.",
-        ReasonCode.BEST_PLAN_NOW: "Ranks first of the plans for which GPUs were left, other jobs' delay counted.",
-        ReasonCode.SLOWER_PLAN: "Fits, but is predicted to train slower than a plan ranked before it.",
-        ReasonCode.COSTLIER_PLAN: "Fits, but is predicted to cost more than a plan ranked before it.",
-        ReasonCode.INSUFFICIENT_GPU_MEMORY: "Needs more memory on each GPU than this type has.",
-        ReasonCode.INSUFFICIENT_HOST_MEMORY: "Needs more host memory than a node has.",
-        ReasonCode.NOT_ENOUGH_GPUS: "Needs more GPUs of this type than the cluster has.",
-        ReasonCode.GPU_TYPE_NOT_ALLOWED: "The job's constraints leave this GPU type or count out.",
-        ReasonCode.PREDICTED_NOT_LAUNCHABLE: "Can be predicted, but the trainer cannot run it yet.",
-        ReasonCode.MODEL_NOT_SUPPORTED: "The model's family is outside the memory model's support.",
-        ReasonCode.TRACE_UNSUPPORTED: "The model does something that cannot be traced without data.",
-        ReasonCode.OVER_MAX_COST: "Is predicted to cost more than constraints.max_cost.",
-        ReasonCode.OVER_DEADLINE: "Is predicted to end after constraints.deadline.",
-        ReasonCode.EXCLUDED_AFTER_FAILURE: "An earlier attempt of this run ran out of memory with it.",
-        ReasonCode.WAITING_FOR_GPUS: "All GPUs that could run one of the job's plans are taken.",
-        ReasonCode.WAITING_FOR_GPU_MEMORY: "Free GPUs exist, but none with the memory a plan needs.",
-        ReasonCode.WAITING_BEHIND_HEAD: "Starting now would delay the job at the head of the queue.",
-        ReasonCode.WAITING_FOR_BETTER_PLAN: "A better plan can start soon enough to end earlier than one started now.",
-        ReasonCode.WAITING_FOR_HOST_RESOURCES: "GPUs are free, but their nodes lack CPU or host memory.",
-        ReasonCode.WAITING_FOR_NODES: "Nodes that could run the job are drained or lost.",
-        ReasonCode.WAITING_FOR_OLD_WORKERS: "Workers of the run's last attempt are not yet seen gone.",
-        ReasonCode.WAITING_FOR_MOVE: "GPUs are being given up for it by a job that first saves a checkpoint.",
-        ReasonCode.QUOTA_EXCEEDED: "The namespace's quota leaves no room for the workers' pods.",
-        ReasonCode.WAITING_FOR_QUOTA: "Its queue or team holds as many GPUs as its quota allows.",
-        ReasonCode.WAITING_FOR_SHARE: "Its queue holds its share of the cluster, and other queues' jobs come first.",
-        ReasonCode.NEVER_FITS: "No plan fits the cluster, even when it is empty.",
-        ReasonCode.MEMORY_PRESSURE_FORECAST: "Memory use was rising towards the GPU's capacity.",
-        ReasonCode.MEMORY_PRESSURE_USAGE: "Memory use passed the safe share of the GPU's capacity.",
-        ReasonCode.ALLOCATOR_RETRIES: "The allocator had to flush its cache to satisfy requests.",
-        ReasonCode.CUDA_OUT_OF_MEMORY: "The GPU ran out of memory.",
-        ReasonCode.BUDGET_EXCEEDED: "The virtual GPU's memory budget was exceeded.",
-        ReasonCode.MOVED_FOR_MEMORY: "The job's memory exceeded its plan; this one has headroom for the growth.",
-        ReasonCode.MOVED_TO_GROW: "The scheduler gave the job more GPUs.",
-        ReasonCode.MOVED_TO_SHRINK: "The scheduler took some of the job's GPUs for another job.",
-        ReasonCode.MOVED_TO_OTHER_GPUS: "The scheduler moved the job to other GPUs.",
-        ReasonCode.PREEMPTED: "The scheduler took the GPUs for another job.",
-        ReasonCode.COMPLETED: "The training reached its last step.",
-        ReasonCode.STOPPED_EARLY: "The training ended because its validation loss fell no more.",
-        ReasonCode.CHECKPOINTED_ON_REQUEST: "The training saved a checkpoint and stopped when asked.",
-        ReasonCode.REHEARSED: "A few steps have shown what the script takes; its plans are made anew.",
-        ReasonCode.HOST_OUT_OF_MEMORY: "A worker ran out of host memory, or was killed for it.",
-        ReasonCode.GPU_FAULT: "A GPU or its link reported a fault of the hardware.",
-        ReasonCode.GPU_UNAVAILABLE: "A GPU of the node could not be used.",
-        ReasonCode.GPU_NOT_SUPPORTED: "The trainer's torch has no code for this GPU.",
-        ReasonCode.DRIVER_TOO_OLD: "The node's driver is too old for the trainer's CUDA.",
-        ReasonCode.NODE_LIMITS_TOO_LOW: "A limit of the node or its pods is too low for the workers.",
-        ReasonCode.SHARED_MEMORY_FULL: "The node's shared memory, /dev/shm, is too small.",
-        ReasonCode.DISK_FULL: "A disk that the workers write to is full.",
-        ReasonCode.COLLECTIVE_TIMEOUT: "An exchange between ranks took too long.",
-        ReasonCode.COLLECTIVE_FAILED: "An exchange between ranks failed.",
-        ReasonCode.ILLEGAL_ACCESS: "A kernel touched GPU memory that is not its own.",
-        ReasonCode.DEVICE_ASSERT: "A kernel refused its input: an index or a value is out of range.",
-        ReasonCode.KERNEL_TOO_LARGE: "A kernel needs more registers or shared memory than this GPU has for it.",
-        ReasonCode.WORKER_KILLED: "A worker was killed by a signal.",
-        ReasonCode.WORKER_CRASHED: "A worker ended with an unexpected error.",
-        ReasonCode.WORKER_HUNG: "A worker showed no progress for too long.",
-        ReasonCode.WORKERS_LOST: "The workers vanished without leaving a result.",
-        ReasonCode.POD_EVICTED: "The cluster evicted a pod of the workers.",
-        ReasonCode.POD_PREEMPTED: "A pod of higher priority took the place of one of the workers.",
-        ReasonCode.POD_DELETED: "A pod of the workers was deleted by somebody else.",
-        ReasonCode.POD_UNSCHEDULABLE: "The cluster did not put a pod of the workers on its node.",
-        ReasonCode.NODE_LOST: "A node that ran workers was lost.",
-        ReasonCode.IMAGE_PULL_FAILED: "A node could not pull the workers' image.",
-        ReasonCode.CONTAINER_CONFIG_ERROR: "A container of the workers could not be made.",
-        ReasonCode.INIT_CONTAINER_FAILED: "A container that runs before the workers failed.",
-        ReasonCode.DEADLINE_EXCEEDED: "A pod of the workers ran longer than its deadline allows.",
-        ReasonCode.LAUNCH_FAILED: "The workers could not be started.",
-        ReasonCode.BAD_CONFIG_OR_DATA: "The trainer refused its configuration or data.",
-        ReasonCode.DATA_NOT_PREPARED: "The data could not be prepared for the training, or are gone since.",
-        ReasonCode.CANCELLED_BY_USER: "A person cancelled the job.",
-        ReasonCode.RESCHEDULE_BUDGET_SPENT: "The job has been moved as often as its spec allows.",
-        ReasonCode.NO_OTHER_PLAN: "No plan is left that was not tried.",
-        ReasonCode.LEASE_EXPIRED: "No heartbeat came before the lease's end.",
-        ReasonCode.SPEC_REFUSED: "The job specification is not valid.",
-        ReasonCode.NOT_ALLOWED: "The caller may not do this to this job or run.",
-        ReasonCode.API_UNREACHABLE: "The API server could not be reached.",
-        ReasonCode.API_REFUSED: "The API server refused the request.",
-        ReasonCode.LEDGER_BUSY: "The ledger's database could not be used in time.",
-    }
-)
+    LEDGER_BUSY = "LEDGER_BUSY", "The ledger's database could not be used in time."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +135,7 @@ class Reason:
     @property
     def sentence(self) -> str:
         """The particulars if there are any, else the code's general sentence."""
-        return self.detail or REASON_SENTENCES[self.code]
+        return self.detail or self.code.sentence
 
 
 class FrenzyError(Exception):

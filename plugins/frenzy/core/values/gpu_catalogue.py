@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from frenzy.core.values.hardware import GpuType
@@ -149,6 +148,6 @@ _OLDER: Final = (
     _Card("p100-16", 15.9, 18.7, None, 9.3, 732, _PCIE3, 250, "6.0", "NVIDIA Tesla P100 datasheet, 16GB PCIe"),
 )
 
-CATALOGUE: Final[Mapping[str, CatalogueEntry]] = MappingProxyType(
-    {card.name: card.entry for card in (*_BLACKWELL, *_HOPPER, *_ADA, *_AMPERE, *_OLDER)}
-)
+CATALOGUE: Final[Mapping[str, CatalogueEntry]] = {
+    card.name: card.entry for card in (*_BLACKWELL, *_HOPPER, *_ADA, *_AMPERE, *_OLDER)
+}

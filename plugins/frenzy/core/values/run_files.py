@@ -9,7 +9,6 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.values.errors import ReasonCode
@@ -39,10 +38,10 @@ class ExitCode(IntEnum):
     BAD_CONFIG_OR_DATA = 99
 
 
-REASON_BY_EXIT: Final[Mapping[int, ReasonCode]] = MappingProxyType(
-    {int(each): ReasonCode[each.name] for each in ExitCode if each not in (ExitCode.DONE, ExitCode.CHECKPOINTED)}
-)
-EXIT_BY_REASON: Final[Mapping[ReasonCode, int]] = MappingProxyType({code: n for n, code in REASON_BY_EXIT.items()})
+REASON_BY_EXIT: Final[Mapping[int, ReasonCode]] = {
+    int(each): ReasonCode[each.name] for each in ExitCode if each not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
+}
+EXIT_BY_REASON: Final[Mapping[ReasonCode, int]] = {code: n for n, code in REASON_BY_EXIT.items()}
 
 
 def how_ended(exit_code: int) -> str:

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from frenzy.core.values.errors import REASON_SENTENCES, ReasonCode
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.failure_classes import (
     ECHOES,
     FAILURES,
@@ -278,7 +278,7 @@ def test_each_failure_stands_once_and_has_an_exit_code_and_a_sentence() -> None:
     codes = [each.code for each in FAILURES]
     assert len(codes) == len(set(codes))
     assert all(REASON_BY_EXIT[EXIT_BY_REASON[code]] is code for code in codes)
-    assert all(REASON_SENTENCES[code] for code in codes)
+    assert all(code.sentence for code in codes)
     assert codes_of(*NextStep) == set(codes)
     assert codes_of(NextStep.AGAIN) >= ECHOES
 
