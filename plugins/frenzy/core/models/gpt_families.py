@@ -2,59 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from frenzy.core.models.family_fields import (
     Config,
+    Names,
     embedding,
-    head_dim_of,
     integer,
     layer_norm,
     linear,
     output_matrix,
     refuse,
+    sizes_of,
 )
 from frenzy.core.models.parameters import ModelShape, Split
 
+_OF_GPT2: Final = Names("n_embd", "n_head", "n_layer", "n_positions")
+_OF_MPT: Final = Names("d_model", "n_heads", "n_layers", "max_seq_len")
+
 
 def gpt2(config: Config) -> ModelShape:
-    """GPT-2."""
-    return _gpt(config, "gpt2", integer(config, "n_head"))
+    return _gpt(config, None)
 
 
 def gpt_bigcode(config: Config) -> ModelShape:
     """StarCoder's class; multi-query attention unless ``multi_query`` is false."""
-    kv_heads = 1 if config.get("multi_query", True) else integer(config, "n_head")
-    return _gpt(config, "gpt_bigcode", kv_heads)
+    return _gpt(config, 1 if config.get("multi_query", True) else None)
 
 
-def _gpt(config: Config, family: str, kv_heads: int) -> ModelShape:
-    hidden, heads = integer(config, "n_embd"), integer(config, "n_head")
-    inner = config.get("n_inner") or 4 * hidden
-    positions, vocab = integer(config, "n_positions"), integer(config, "vocab_size")
+def _gpt(config: Config, kv_heads: int | None) -> ModelShape:
     refuse(config, {"add_cross_attention": False})
-    head_dim = head_dim_of({}, hidden, heads)
+    sizes = sizes_of(config, _OF_GPT2, inner=config.get("n_inner"), kv_heads=kv_heads, tied=True)
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
     layer = [
         *layer_norm("ln_1", hidden),
-        *linear("attn.c_attn", hidden, hidden + 2 * kv_heads * head_dim, Split.COLUMN, bias=True),
+        *linear("attn.c_attn", hidden, hidden + 2 * sizes.key_value_width, Split.COLUMN, bias=True),
         *linear("attn.c_proj", hidden, hidden, Split.ROW, bias=True),
         *layer_norm("ln_2", hidden),
         *linear("mlp.c_fc", hidden, inner, Split.COLUMN, bias=True),
         *linear("mlp.c_proj", inner, hidden, Split.ROW, bias=True),
     ]
-    tied = bool(config.get("tie_word_embeddings", True))
-    return ModelShape(
-        family=family,
-        num_layers=integer(config, "n_layer"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate_size=inner,
-        vocab_size=vocab,
-        max_positions=positions,
-        tied_embeddings=tied,
-        embeddings=(embedding("wte", vocab, hidden), embedding("wpe", positions, hidden)),
+    return replace(
+        sizes,
+        embeddings=(embedding("wte", sizes.vocab_size, hidden), embedding("wpe", sizes.max_positions, hidden)),
         layer=tuple(layer),
-        head=(*layer_norm("ln_f", hidden), *output_matrix(vocab, hidden, tied=tied)),
+        head=(*layer_norm("ln_f", hidden), *output_matrix(sizes)),
         embedding_dropout=float(config["embd_pdrop"]),
         attention_dropout=float(config["attn_pdrop"]),
         residual_dropout=float(config["resid_pdrop"]),
@@ -63,9 +56,9 @@ def _gpt(config: Config, family: str, kv_heads: int) -> ModelShape:
 
 def gpt_neox(config: Config) -> ModelShape:
     """GPT-NeoX and Pythia."""
-    hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
-    inner, vocab = integer(config, "intermediate_size"), integer(config, "vocab_size")
-    bias = bool(config.get("attention_bias", True))
+    inner, bias = integer(config, "intermediate_size"), bool(config.get("attention_bias", True))
+    sizes = sizes_of(config, inner=inner, tied=False)
+    hidden, dropout = sizes.hidden_size, float(config["hidden_dropout"])
     layer = [
         *layer_norm("input_layernorm", hidden),
         *layer_norm("post_attention_layernorm", hidden),
@@ -74,33 +67,23 @@ def gpt_neox(config: Config) -> ModelShape:
         *linear("mlp.dense_h_to_4h", hidden, inner, Split.COLUMN, bias=True),
         *linear("mlp.dense_4h_to_h", inner, hidden, Split.ROW, bias=True),
     ]
-    tied = bool(config.get("tie_word_embeddings", False))
-    return ModelShape(
-        family="gpt_neox",
-        num_layers=integer(config, "num_hidden_layers"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim_of({}, hidden, heads),
-        intermediate_size=inner,
-        vocab_size=vocab,
-        max_positions=integer(config, "max_position_embeddings"),
-        tied_embeddings=tied,
-        embeddings=(embedding("embed_in", vocab, hidden),),
+    return replace(
+        sizes,
+        embeddings=(embedding("embed_in", sizes.vocab_size, hidden),),
         layer=tuple(layer),
-        head=(*layer_norm("final_layer_norm", hidden), *output_matrix(vocab, hidden, tied=tied)),
-        embedding_dropout=float(config["hidden_dropout"]),
+        head=(*layer_norm("final_layer_norm", hidden), *output_matrix(sizes)),
+        embedding_dropout=dropout,
         attention_dropout=float(config["attention_dropout"]),
-        residual_dropout=float(config["hidden_dropout"]),
+        residual_dropout=dropout,
         autotp=True,
     )
 
 
 def opt(config: Config) -> ModelShape:
     """OPT; the position table starts at offset 2."""
-    hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
-    inner, vocab = integer(config, "ffn_dim"), integer(config, "vocab_size")
-    width, positions = integer(config, "word_embed_proj_dim"), integer(config, "max_position_embeddings")
+    inner = integer(config, "ffn_dim")
+    sizes = sizes_of(config, inner=inner, tied=True)
+    hidden, width = sizes.hidden_size, integer(config, "word_embed_proj_dim")
     bias, affine = bool(config["enable_bias"]), bool(config["layer_norm_elementwise_affine"])
     if width != hidden:
         raise ValueError(f"word_embed_proj_dim = {width} differs from hidden_size = {hidden}")
@@ -118,27 +101,15 @@ def opt(config: Config) -> ModelShape:
         *norm,
     ]
     has_final = config.get("do_layer_norm_before", True) and not config.get("_remove_final_layer_norm") and affine
-    tied = bool(config.get("tie_word_embeddings", True))
-    final = layer_norm("final_layer_norm", hidden) if has_final else []
-    return ModelShape(
-        family="opt",
-        num_layers=integer(config, "num_hidden_layers"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim_of({}, hidden, heads),
-        intermediate_size=inner,
-        vocab_size=vocab,
-        max_positions=positions,
-        tied_embeddings=tied,
-        # the position table starts at offset 2
-        embeddings=(
-            embedding("embed_tokens", vocab, hidden),
-            embedding("embed_positions", positions + 2, hidden),
-            *final,
-        ),
+    embeddings = (
+        embedding("embed_tokens", sizes.vocab_size, hidden),
+        embedding("embed_positions", sizes.max_positions + 2, hidden),
+    )
+    return replace(
+        sizes,
+        embeddings=(*embeddings, *(layer_norm("final_layer_norm", hidden) if has_final else [])),
         layer=tuple(layer),
-        head=tuple(output_matrix(vocab, hidden, tied=tied)),
+        head=tuple(output_matrix(sizes)),
         attention_dropout=float(config["attention_dropout"]),
         residual_dropout=float(config["dropout"]),
         autotp=True,
@@ -147,9 +118,8 @@ def opt(config: Config) -> ModelShape:
 
 def mpt(config: Config) -> ModelShape:
     """MPT with alibi; the library computes its attention eagerly, whatever is asked for."""
-    hidden, heads = integer(config, "d_model"), integer(config, "n_heads")
-    vocab, inner = integer(config, "vocab_size"), 4 * hidden
-    attention = config["attn_config"]
+    sizes = sizes_of(config, _OF_MPT, inner=None, tied=True)
+    hidden, inner, attention = sizes.hidden_size, sizes.intermediate_size, config["attn_config"]
     refuse(attention, {"attn_type": "multihead_attention", "qk_ln": False, "prefix_lm": False, "clip_qkv": None})
     refuse(config, {"no_bias": True, "expansion_ratio": 4})
     dropout = float(attention["attn_pdrop"])
@@ -161,21 +131,11 @@ def mpt(config: Config) -> ModelShape:
         *linear("ffn.up_proj", hidden, inner, Split.COLUMN, bias=False),
         *linear("ffn.down_proj", inner, hidden, Split.ROW, bias=False),
     ]
-    tied = bool(config.get("tie_word_embeddings", True))
-    return ModelShape(
-        family="mpt",
-        num_layers=integer(config, "n_layers"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim_of({}, hidden, heads),
-        intermediate_size=inner,
-        vocab_size=vocab,
-        max_positions=integer(config, "max_seq_len"),
-        tied_embeddings=tied,
-        embeddings=(embedding("wte", vocab, hidden),),
+    return replace(
+        sizes,
+        embeddings=(embedding("wte", sizes.vocab_size, hidden),),
         layer=tuple(layer),
-        head=(*layer_norm("norm_f", hidden, bias=False), *output_matrix(vocab, hidden, tied=tied)),
+        head=(*layer_norm("norm_f", hidden, bias=False), *output_matrix(sizes)),
         # one rate for both: the library has no other use for the config's other dropouts
         attention_dropout=dropout,
         residual_dropout=dropout,
@@ -184,35 +144,24 @@ def mpt(config: Config) -> ModelShape:
 
 def phi(config: Config) -> ModelShape:
     """Phi-1, Phi-1.5 and Phi-2."""
-    hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
-    kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = head_dim_of({}, hidden, heads)
-    inner, vocab = integer(config, "intermediate_size"), integer(config, "vocab_size")
+    inner = integer(config, "intermediate_size")
     refuse(config, {"qk_layernorm": False})
+    sizes = sizes_of(config, inner=inner, kv_heads=config.get("num_key_value_heads"), tied=False)
+    hidden, query, key_value = sizes.hidden_size, sizes.query_width, sizes.key_value_width
     layer = [
-        *linear("self_attn.q_proj", hidden, heads * head_dim, Split.COLUMN, bias=True),
-        *linear("self_attn.k_proj", hidden, kv_heads * head_dim, Split.COLUMN, bias=True),
-        *linear("self_attn.v_proj", hidden, kv_heads * head_dim, Split.COLUMN, bias=True),
-        *linear("self_attn.dense", heads * head_dim, hidden, Split.ROW, bias=True),
+        *linear("self_attn.q_proj", hidden, query, Split.COLUMN, bias=True),
+        *linear("self_attn.k_proj", hidden, key_value, Split.COLUMN, bias=True),
+        *linear("self_attn.v_proj", hidden, key_value, Split.COLUMN, bias=True),
+        *linear("self_attn.dense", query, hidden, Split.ROW, bias=True),
         *linear("mlp.fc1", hidden, inner, Split.COLUMN, bias=True),
         *linear("mlp.fc2", inner, hidden, Split.ROW, bias=True),
         *layer_norm("input_layernorm", hidden),
     ]
-    tied = bool(config.get("tie_word_embeddings", False))
-    return ModelShape(
-        family="phi",
-        num_layers=integer(config, "num_hidden_layers"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate_size=inner,
-        vocab_size=vocab,
-        max_positions=integer(config, "max_position_embeddings"),
-        tied_embeddings=tied,
-        embeddings=(embedding("embed_tokens", vocab, hidden),),
+    return replace(
+        sizes,
+        embeddings=(embedding("embed_tokens", sizes.vocab_size, hidden),),
         layer=tuple(layer),
-        head=(*layer_norm("final_layernorm", hidden), *output_matrix(vocab, hidden, tied=tied, bias=True)),
+        head=(*layer_norm("final_layernorm", hidden), *output_matrix(sizes, bias=True)),
         embedding_dropout=float(config["embd_pdrop"]),
         attention_dropout=float(config["attention_dropout"]),
         residual_dropout=float(config["resid_pdrop"]),
