@@ -237,7 +237,7 @@ def variable_names(*, shared_only: bool = False) -> tuple[str, ...]:
     return tuple(each.name for each in _VARIABLES if each.is_shared or not shared_only)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Variable:
     """One setting. ``is_shared``: the Connection may give it; not so what Airflow is started and found by, nor what
     is of one machine alone."""
@@ -332,51 +332,40 @@ def _folders(text: str) -> str:
 
 
 def _chosen(name: str, field: str, kind: type[StrEnum]) -> _Variable:
-    return _Variable(name=name, field=field, parse=kind, allowed=f"allowed: {', '.join(kind)}")
+    return _Variable(name, field, kind, f"allowed: {', '.join(kind)}")
 
 
 def _seconds(name: str, field: str) -> _Variable:
     allowed = "give a time greater than 0, for example 30, 90s or 5m"
-    return _Variable(name=name, field=field, parse=_positive_duration_s, allowed=allowed)
+    return _Variable(name, field, _positive_duration_s, allowed)
 
 
 _VARIABLES: Final = (
-    _Variable(name="FRENZY_HOME", field="home", parse=_path, allowed="give a folder", is_shared=False),
-    _Variable(name="FRENZY_HOST", field="host", parse=str, allowed="give an address of this machine", is_shared=False),
+    _Variable("FRENZY_HOME", "home", _path, "give a folder", is_shared=False),
+    _Variable("FRENZY_HOST", "host", str, "give an address of this machine", is_shared=False),
+    _Variable("FRENZY_PORT", "port", _port, "give a whole number from 1024 to 65535", is_shared=False),
     _Variable(
-        name="FRENZY_PORT",
-        field="port",
-        parse=_port,
-        allowed="give a whole number from 1024 to 65535",
-        is_shared=False,
-    ),
-    _Variable(
-        name="FRENZY_DATABASE",
-        field="database",
-        parse=_postgresql_url,
-        allowed="give a PostgreSQL URL: postgresql://user:password@host/database",
+        "FRENZY_DATABASE",
+        "database",
+        _postgresql_url,
+        "give a PostgreSQL URL: postgresql://user:password@host/database",
         show=_scheme,
         is_shared=False,
     ),
-    _Variable(name="FRENZY_DAGS", field="dags_folder", parse=_path, allowed="give a folder", is_shared=False),
-    _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
-    _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
-    _Variable(name="FRENZY_QUEUES", field="queue_file", parse=_path, allowed="give a queue file"),
+    _Variable("FRENZY_DAGS", "dags_folder", _path, "give a folder", is_shared=False),
+    _Variable("FRENZY_CLUSTER", "cluster_file", _path, "give a cluster file"),
+    _Variable("FRENZY_PODS", "pod_rules_file", _path, "give a file of pod rules"),
+    _Variable("FRENZY_QUEUES", "queue_file", _path, "give a queue file"),
     _Variable(
-        name="FRENZY_WORKER_ENV",
-        field="worker_env",
-        parse=_variables,
-        allowed="give names of variables, * for any text, commas between them: AWS_*,HF_TOKEN",
+        "FRENZY_WORKER_ENV",
+        "worker_env",
+        _variables,
+        "give names of variables, * for any text, commas between them: AWS_*,HF_TOKEN",
         is_shared=False,
     ),
     _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),
-    _Variable(
-        name="FRENZY_KUBERNETES_CONN_ID",
-        field="kubernetes_conn_id",
-        parse=str,
-        allowed="give the id of an Airflow Connection",
-    ),
-    _Variable(name="FRENZY_RUN_ROOT", field="run_root", parse=_url_or_path, allowed="give a folder or an fsspec URL"),
+    _Variable("FRENZY_KUBERNETES_CONN_ID", "kubernetes_conn_id", str, "give the id of an Airflow Connection"),
+    _Variable("FRENZY_RUN_ROOT", "run_root", _url_or_path, "give a folder or an fsspec URL"),
     _chosen("FRENZY_POLICY", "placement_policy", PlacementPolicy),
     _chosen("FRENZY_MARP_POLICY", "memory_policy", MemoryPolicy),
     _seconds("FRENZY_LEASE_S", "lease_s"),
@@ -385,42 +374,37 @@ _VARIABLES: Final = (
     _seconds("FRENZY_HANG_S", "hang_s"),
     _seconds("FRENZY_STARTUP_S", "startup_s"),
     _seconds("FRENZY_COLLECTIVE_TIMEOUT_S", "collective_timeout_s"),
-    _Variable(
-        name="FRENZY_PREPARE_ABOVE_TOKENS",
-        field="prepare_above_tokens",
-        parse=_count,
-        allowed="give a whole number of tokens from 0 on",
-    ),
+    _Variable("FRENZY_PREPARE_ABOVE_TOKENS", "prepare_above_tokens", _count, "give a whole number of tokens from 0 on"),
     _chosen("FRENZY_ELASTIC", "elastic", ElasticMoves),
     _seconds("FRENZY_RESTART_S", "restart_s"),
     _seconds("FRENZY_MIN_RUN_S", "min_run_s"),
-    _Variable(name="FRENZY_MAX_MOVES", field="max_moves", parse=_count, allowed="give a whole number from 0 on"),
+    _Variable("FRENZY_MAX_MOVES", "max_moves", _count, "give a whole number from 0 on"),
     _seconds("FRENZY_MOVE_REFILL_S", "move_refill_s"),
     _Variable(
-        name="FRENZY_NOTIFIERS",
-        field="notifiers",
-        parse=_object_path,
-        allowed="give module:name of a frenzy.Notifiers, as in company.notices:told",
+        "FRENZY_NOTIFIERS",
+        "notifiers",
+        _object_path,
+        "give module:name of a frenzy.Notifiers, as in company.notices:told",
     ),
     _Variable(
-        name="FRENZY_DATA_SCHEMES",
-        field="data_schemes",
-        parse=_listed,
-        allowed="give schemes of URLs with commas, as in file,s3,https",
+        "FRENZY_DATA_SCHEMES",
+        "data_schemes",
+        _listed,
+        "give schemes of URLs with commas, as in file,s3,https",
         is_shared=False,
     ),
     _Variable(
-        name="FRENZY_DATA_HOSTS",
-        field="data_hosts",
-        parse=_listed,
-        allowed="give hosts or patterns with commas, as in data.example.com,*.corp; * is any public host",
+        "FRENZY_DATA_HOSTS",
+        "data_hosts",
+        _listed,
+        "give hosts or patterns with commas, as in data.example.com,*.corp; * is any public host",
         is_shared=False,
     ),
     _Variable(
-        name="FRENZY_DATA_FOLDERS",
-        field="data_folders",
-        parse=_folders,
-        allowed="give folders by their whole paths, with commas",
+        "FRENZY_DATA_FOLDERS",
+        "data_folders",
+        _folders,
+        "give folders by their whole paths, with commas",
         is_shared=False,
     ),
 )
