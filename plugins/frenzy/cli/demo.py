@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from frenzy.adapters.spec.spec_file import SpecFile, checked_spec
+from frenzy.cli.commands.up import told_while
 from frenzy.cli.render.console import out
 from frenzy.cli.render.error_text import FAILED
 from frenzy.core.planning.selection import fitting
@@ -84,14 +85,16 @@ def run_demo(walk: Walk, cluster: Path | None = None, *, keep: bool = False, ela
         leave_up = False
         try:
             say(f"Starting Airflow in {settings.home} ...")
-            stack.start()
+            with told_while(stack, "Airflow starts"):
+                stack.start()
             say(f"Airflow answers at {stack.base_url} after {format_duration(time.monotonic() - started_s)}.")
             outcome = walk(stack)
             leave_up = keep
         finally:
             if not leave_up:
                 say("Stopping all that was started ...")
-                stack.stop()
+                with told_while(stack, "Airflow stops"):
+                    stack.stop()
         return _conclude(stack, outcome, kept_up=leave_up, seconds=time.monotonic() - started_s)
 
 

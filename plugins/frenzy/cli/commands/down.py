@@ -9,13 +9,15 @@ from frenzy.cli.render.console import out
 
 def down() -> int:
     """Stop Airflow here, and the trainings it runs (they write a checkpoint first)."""
+    from frenzy.cli.commands.up import told_while
     from frenzy.cli.embedded.left_jobs import left_jobs
     from frenzy.cli.embedded.stack import Stack
     from frenzy.core.values.errors import FrenzyError
     from frenzy.settings import load_settings
 
     stack, console = Stack(load_settings(os.environ)), out()
-    stack.stop()
+    with told_while(stack, "Airflow stops"):
+        stack.stop()
     console.print(f"Nothing runs for {stack.settings.home} any more.")
     if not stack.was_started():
         return 0

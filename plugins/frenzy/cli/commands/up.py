@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
     from frenzy.cli.embedded.health import ComponentStatus
     from frenzy.cli.embedded.stack import Stack
     from frenzy.settings import Settings
+
+
+# What is printed takes a moment, too: a line comes at least every five seconds.
+_SILENCE_S: Final = 4.5
 
 
 def up(
@@ -30,10 +37,29 @@ def up(
     console = out()
     if not stack.is_running():
         console.print(f"Starting Airflow in {stack.settings.home} ...", style="dim")
-    stack.start()
+    with told_while(stack, "Airflow starts"):
+        stack.start()
     show_address(stack)
     console.print("Stop it with: frenzy down (in a checkout: make down)", style="dim")
     return 0
+
+
+@contextmanager
+def told_while(stack: Stack, what: str, every_s: float = _SILENCE_S) -> Iterator[None]:
+    """During the block, every so many seconds a line: what happens, for how long, and what is waited for."""
+    is_over, began_s = Event(), time.monotonic()
+
+    def tell() -> None:
+        while not is_over.wait(every_s):
+            out().print(f"  {what}, for {time.monotonic() - began_s:.0f} s: {stack.doing}", style="dim")
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        teller.join()
 
 
 def _check_files(settings: Settings) -> None:

@@ -81,12 +81,13 @@ class StackError(PermanentError):
 
 
 class Stack:
-    """One home's Airflow. ``environ`` is what its processes inherit."""
+    """One home's Airflow. ``environ`` is what its processes inherit. doing: what a start or stop waits for now."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
         self.settings = settings
         self._environ = dict(os.environ if environ is None else environ)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self.doing = "another command starts or stops it"
 
     @classmethod
     @contextmanager
@@ -151,6 +152,7 @@ class Stack:
         if self.settings.home.is_dir():
             with self._lock():
                 self._end_airflow()
+                self.doing = "trainings write their checkpoints and end"
                 end_processes(marked_processes(*self._mark), grace_s=self.settings.stop_grace_s)
 
     def status(self, timeout_s: float = 10.0) -> tuple[ComponentStatus, ...]:
@@ -275,6 +277,7 @@ class Stack:
             make_current(self.settings.airflow_home / "airflow.db", environ, self._run_migrations)
 
     def _run_migrations(self, environ: Mapping[str, str]) -> None:
+        self.doing = "its database is made current"
         process = start_session("migrate", _airflow("db", "migrate"), environ, self.log_path("migrate"))
         if process.wait() != 0:
             raise StackError(f"Airflow's database could not be migrated.{self._end_of_log('migrate')}")
@@ -304,6 +307,7 @@ class Stack:
         deadline = time.monotonic() + START_TIMEOUT_S
         waiting = list(names)
         while waiting:
+            self.doing = f"{', '.join(waiting)} not healthy yet"
             for name in waiting:
                 if not self._is_alive(name):
                     raise StackError(f"Airflow's {name} ended while starting.{self._end_of_log(name)}")
@@ -316,6 +320,7 @@ class Stack:
 
     def _warm_up(self) -> None:
         """Have the server build the task API now rather than in the first task's first call."""
+        self.doing = "its server gets ready for tasks"
         with suppress(httpx.HTTPError):
             httpx.get(f"{self.base_url}/execution/health/ping", timeout=60.0, trust_env=False)
 
@@ -336,6 +341,7 @@ class Stack:
 
     def _end_airflow(self) -> None:
         """End the components and what is left of earlier ones, wherever it is; trainings run on."""
+        self.doing = "its processes end"
         self._end([SUPERVISOR], _SERVER_STOP_TIMEOUT_S)
         self._end([name for name in COMPONENTS if name != "api-server"], _STOP_TIMEOUT_S)
         # Tasks and triggers talk to the server while they end; after that nobody does.
