@@ -15,7 +15,7 @@ from tests.contract.fake_kube import FakeKube
 from tests.in_memory.sources import FixedInventory
 from tests.unit.adapters.k8s.cluster_objects import RULES, node_object, pod_object
 
-from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
+from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory, NodeSource
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory, parse_cluster
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import ReasonCode, SpecError, TemporaryError
@@ -230,6 +230,17 @@ def test_many_nodes_come_in_pages(kubernetes: KubernetesWorld) -> None:
     for index in range(1200):
         kubernetes.add(f"n{index:04d}")
     assert len(names(kubernetes.inventory)) == 1200
+    assert kubernetes.kube.nodes.num_lists == 3
+
+
+def test_a_page_is_asked_for_when_the_one_before_it_is_read(kubernetes: KubernetesWorld) -> None:
+    """A cluster's pods as they come are hundreds of megabytes; little is kept of each."""
+    for index in range(1200):
+        kubernetes.add(f"n{index:04d}")
+    objects = iter(NodeSource(lambda: kubernetes.kube).list()[0])
+    next(objects)
+    assert kubernetes.kube.nodes.num_lists == 1
+    assert sum(1 for _ in objects) == 1199
     assert kubernetes.kube.nodes.num_lists == 3
 
 

@@ -337,23 +337,34 @@ class DeviceSource(_Listing):
 
 
 def _pages(list_page: Callable[..., Any], **options: str) -> tuple[Iterable[Json], str]:
-    """All objects, some hundred at a time, as parsed JSON: models of thousands of objects take seconds."""
-    found: list[Json] = []
-    token = None
+    """All objects as parsed JSON (models of thousands take seconds), and their version, which all pages have.
+
+    One page at a time is in memory: those after the first are asked for as they are needed.
+    """
+    first = _page(list_page, None, **options)
+    return _objects(first, list_page, **options), str(first["metadata"]["resourceVersion"])
+
+
+def _objects(page: Json, list_page: Callable[..., Any], **options: str) -> Iterator[Json]:
     while True:
-        with _translated():
-            answer = list_page(
-                limit=_PAGE,
-                _continue=token,
-                _preload_content=False,
-                _request_timeout=(_CONNECT_S, _FIRST_LIST_S),
-                **options,
-            )
-            page = json.loads(answer.data)
-        found += page["items"]
+        yield from page["items"]
         token = page["metadata"].get("continue")
         if not token:
-            return found, str(page["metadata"]["resourceVersion"])
+            return
+        page = _page(list_page, token, **options)
+
+
+def _page(list_page: Callable[..., Any], token: str | None, **options: str) -> Json:
+    with _translated():
+        answer = list_page(
+            limit=_PAGE,
+            _continue=token,
+            _preload_content=False,
+            _request_timeout=(_CONNECT_S, _FIRST_LIST_S),
+            **options,
+        )
+        page: Json = json.loads(answer.data)
+    return page
 
 
 def _lines(answer: Any) -> Iterator[bytes]:
