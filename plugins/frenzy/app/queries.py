@@ -12,7 +12,7 @@ from frenzy.app.services import Services, candidates_of, require_run
 from frenzy.core.lifecycle.evidence import believed, bounds_of
 from frenzy.core.lifecycle.monitor import progress_text
 from frenzy.core.lifecycle.reschedule import memory_move
-from frenzy.core.lifecycle.why import why
+from frenzy.core.lifecycle.why import slow_steps, why
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Sight, may_manage, outline, see_all
 from frenzy.core.runs.ledger import (
@@ -196,6 +196,9 @@ def _queue_row(tx: LedgerTx, entry: QueueEntry, position: int) -> QueueRow:
 def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
     run = require_run(tx, lease.run_key)
     attempt = next(each for each in tx.attempts(lease.run_key) if each.attempt == lease.attempt)
+    end_s = expected_end_s(run, attempt, now_s)
+    if attempt.first_step_s is None:  # all of it is to come
+        end_s = max(end_s, now_s + attempt.plan.predicted_run_s)
     return RunningRow(
         run_key=run.run_key,
         job_name=run.job.name,
@@ -214,7 +217,7 @@ def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
         measured_peak_bytes=attempt.measured_peak_bytes,
         capacity_bytes=attempt.plan.gpu_memory_bytes,
         num_reschedules=run.num_reschedules,
-        expected_end_s=expected_end_s(run, attempt, now_s),
+        expected_end_s=end_s,
         reason=run.reason,
         queue=run.job.queue,
         team=run.job.team,
@@ -381,6 +384,9 @@ def _attempt_lines(attempt: Attempt) -> Iterable[str]:
         f"Attempt {attempt.attempt}: {attempt.plan.plan_id} ({nodes}), steps up to {attempt.last_step}, "
         f"peak {measured}, predicted {format_bytes(attempt.plan.memory.peak_allocated_bytes)}."
     )
+    slow = slow_steps(attempt)
+    if slow is not None:
+        yield slow
     moved = memory_move(attempt.next_attempt, attempt.plan)
     if moved is not None:
         yield f"Why this plan: {moved.code}: {moved.sentence}"

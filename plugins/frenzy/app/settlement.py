@@ -62,7 +62,11 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
     if report.progress is not None:
         record = merge_progress(record, report.progress)
     if report.result is not None and report.result.total_steps > 0:
-        run = replace(run, total_steps=report.result.total_steps)
+        counted = report.result.total_steps
+        if run.steps_are_estimated and counted != run.total_steps:
+            text = f"The data make {counted} steps; {run.total_steps} were estimated before the tokens were counted."
+            log_event(tx, run.run_key, now_s, "data", text, record.attempt)
+        run = replace(run, total_steps=counted)
         tx.put_run(run)
     record = with_releases(tx, services, run, record, _releases(report), now_s)
     outcome = _outcome(run, record, report)

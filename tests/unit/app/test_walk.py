@@ -458,3 +458,17 @@ def test_showing_a_run_asks_for_no_other_runs_lease(airflow: Airflow) -> None:
     assert lease.state is LeaseState.LIVE
     airflow.end(1, 137)
     assert run_view(airflow.services, airflow.key).lease is None
+
+
+def test_steps_are_an_estimate_until_the_tokens_are_counted_and_the_history_says_what_they_were(
+    airflow: Airflow,
+) -> None:
+    job = make_job()
+    airflow.begun(replace(job, training=replace(job.training, max_steps=None, epochs=1.0)))
+    estimated = run_view(airflow.services, airflow.key).run
+    assert estimated.steps_are_estimated
+    view = airflow.end(1, 0, last_step=100)
+    assert not view.run.steps_are_estimated or view.run.total_steps == 100
+    said = f"The data make 100 steps; {estimated.total_steps} were estimated before the tokens were counted."
+    assert said in [each.text for each in view.events]
+    assert not run_view(airflow.services, airflow.another().begun(job, "given").key).run.steps_are_estimated

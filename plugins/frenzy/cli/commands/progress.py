@@ -13,6 +13,7 @@ from rich.text import Text
 
 from frenzy.cli.commands.follow import StatusSnapshot
 from frenzy.cli.render.tables import local_time, loss_text, off_by, preparation_text, size, state_text, step_text
+from frenzy.core.lifecycle.why import slow_steps
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, Event
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.units import format_duration
@@ -32,6 +33,7 @@ class ProgressView:
         self._phase, self._phase_since_s = "", now_s()
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._shown: dict[str, tuple[str, float]] = {}
+        self._slow: set[tuple[str, int]] = set()
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -50,6 +52,8 @@ class ProgressView:
             self._phase, self._phase_since_s = snapshot.phase, self._now_s()
         for event in snapshot.new_events:
             self._say(event_line(event))
+        for attempt in (view.attempts[-1] for view in snapshot.views if view.attempts):
+            self._say_slow(attempt)
         if self._live is not None:
             self._live.update(_panel(snapshot, self._phase_line()))
             return
@@ -60,6 +64,13 @@ class ProgressView:
     def _say(self, line: Text) -> None:
         self._spoke_s = self._now_s()
         self._console.print(line)
+
+    def _say_slow(self, attempt: Attempt) -> None:
+        """Once for each attempt: it may well get slower."""
+        key, slow = (attempt.run_key, attempt.attempt), slow_steps(attempt)
+        if slow is not None and key not in self._slow:
+            self._slow.add(key)
+            self._say(Text(f"  {slow}", style="yellow"))
 
     def _phase_line(self) -> Text:
         since_s = self._now_s() - self._phase_since_s
@@ -90,7 +101,8 @@ def progress_line(view: RunView) -> Text:
         parts.append(f"  {view.queue_entry.hold.sentence}")
     parts.append(f"  {preparation_text(view.preparation) or ''}".rstrip())
     if last is not None:
-        parts.append(f"  attempt {last.attempt} on {last.plan.plan_id}  step {step_text(last, view.run.total_steps)}")
+        step = step_text(last, view.run.total_steps, is_estimate=view.run.steps_are_estimated)
+        parts.append(f"  attempt {last.attempt} on {last.plan.plan_id}  step {step}")
         parts.append(f"  loss {loss_text(last)}  {_memory_words(last)}")
     return Text.assemble(*parts)
 

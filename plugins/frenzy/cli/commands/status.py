@@ -23,6 +23,7 @@ from frenzy.cli.render.tables import (
     state_text,
     tracked_lines,
 )
+from frenzy.core.lifecycle.why import slow_steps
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.tracked_run import TrackedRun
 
@@ -82,6 +83,9 @@ def show_run(view: RunView, tracked: Sequence[TrackedRun] = ()) -> None:
     if view.attempts:
         console.print()
         console.print(attempts_table(view.attempts))
+        slow = slow_steps(view.attempts[-1])
+        if slow is not None:
+            console.print(slow, style="yellow", soft_wrap=True)
     for name, text in tracked_lines(tracked):
         console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
     console.print()

@@ -248,16 +248,16 @@ def _run_row(view: RunView) -> tuple[str | Text, ...]:
         state_text(run.state),
         str(run.num_attempts),
         str(run.num_reschedules),
-        step_text(last, run.total_steps),
+        step_text(last, run.total_steps, is_estimate=run.steps_are_estimated),
         loss_text(last),
         local_time(run.created_s),
         preparation_text(view.preparation) or reason_text(hold or run.reason),
     )
 
 
-def step_text(attempt: Attempt | None, total_steps: int | None) -> str:
+def step_text(attempt: Attempt | None, total_steps: int | None, *, is_estimate: bool = False) -> str:
     done = attempt.reached_step if attempt is not None else 0
-    return f"{done}/{total_steps}" if total_steps else str(done)
+    return f"{done}/{'about ' if is_estimate else ''}{total_steps}" if total_steps else str(done)
 
 
 def loss_text(attempt: Attempt | None) -> str:

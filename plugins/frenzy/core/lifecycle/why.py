@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 from frenzy.core.lifecycle.reschedule import DONE_REASONS, memory_move
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, QueueEntry, RunRecord
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.units import format_bytes, format_duration
+
+# From when on steps that take longer than predicted are worth a sentence, and after how many; the first ones are slow.
+_SLOW: Final = 2.0
+_FIRST_STEPS: Final = 3
+
+
+def slow_steps(attempt: Attempt) -> str | None:
+    """That its steps take several times as long as predicted; None where they do not, or it is not known yet."""
+    plan, taken_s = attempt.plan, attempt.step_time_s
+    own = attempt.last_step - (attempt.next_attempt.checkpoint_step or 0)
+    if not plan.is_timed or not taken_s or own < _FIRST_STEPS or taken_s < _SLOW * plan.step_time_s:
+        return None
+    times = taken_s / plan.step_time_s
+    how_long = f"{format_duration(taken_s)}, not {format_duration(plan.step_time_s)}"
+    return f"Steps take {times:.{0 if times >= 10 else 1}f} times as long as predicted: {how_long}."
 
 
 def why(run: RunRecord, attempts: Sequence[Attempt], entry: QueueEntry | None) -> str:
@@ -46,6 +62,9 @@ def _under_way(attempt: Attempt) -> Iterator[str]:
     plan = attempt.plan
     fits = f"predicted {format_bytes(plan.memory.peak_allocated_bytes)} of {format_bytes(plan.gpu_memory_bytes)}"
     yield f"Attempt {attempt.attempt} has {plan.num_gpus} × {plan.gpu_type} as {plan.plan_id}, {fits} on each GPU."
+    slow = slow_steps(attempt)
+    if slow is not None:
+        yield slow
     if attempt.stop_reason is not None:
         yield f"It saves a checkpoint and stops: {attempt.stop_reason.sentence}"
 

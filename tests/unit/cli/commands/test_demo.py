@@ -90,6 +90,20 @@ def test_progress_in_a_pipe_is_never_silent_for_five_seconds() -> None:
     assert len(lines) == 3
 
 
+def test_progress_says_once_that_steps_take_longer_than_predicted() -> None:
+    console = Console(file=io.StringIO(), width=160, markup=False)
+    view = good().view
+    attempts = [
+        replace(view.attempts[-1], step_time_s=times * view.attempts[-1].plan.step_time_s) for times in (1, 7, 8)
+    ]
+    with ProgressView(console) as progress:
+        for each in attempts:
+            progress.show(replace(snapshot(1), views=(replace(view, attempts=(each,)),)))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Steps take 7.0 times as long as predicted" in text
+    assert text.count("Steps take") == 1
+
+
 def test_a_phase_that_has_just_begun_is_told_without_a_time() -> None:
     console, now_s = Console(file=io.StringIO(), width=160, markup=False), [0.0]
     with ProgressView(console, lambda: now_s[0]) as progress:

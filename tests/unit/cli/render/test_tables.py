@@ -95,6 +95,7 @@ def test_an_attempt_that_goes_on_from_a_checkpoint_stands_at_its_step_before_its
     begun = attempt(2, ReasonCode.COMPLETED, last_step=0)
     resumed = replace(begun, next_attempt=replace(begun.next_attempt, checkpoint_step=6))
     assert step_text(begun, 40) == "0/40"
+    assert step_text(begun, 40, is_estimate=True) == "0/about 40"
     assert step_text(resumed, 40) == "6/40"
     assert step_text(replace(resumed, last_step=9), 40) == "9/40"
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.app.conftest import airflow as airflow
 from tests.unit.app.playing import Airflow, make_job
 
-from frenzy.app.queries import run_view
+from frenzy.app.observe import report_progress
+from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.settlement import end_attempt
-from frenzy.core.runs.protocol import EndReport
+from frenzy.core.lifecycle.why import slow_steps
+from frenzy.core.runs.protocol import EndReport, ProgressReport
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.units import MIB
 
@@ -23,6 +27,39 @@ def test_a_job_under_way_names_its_gpus_and_their_memory(airflow: Airflow) -> No
     airflow.begun()
     assert why(airflow).startswith("Attempt 1 has ")
     assert "on each GPU" in why(airflow)
+
+
+def test_steps_that_take_far_longer_than_predicted_are_told_wherever_one_looks(airflow: Airflow) -> None:
+    airflow.begun()
+    predicted_s = run_view(airflow.services, airflow.key).attempts[-1].plan.step_time_s
+
+    def told(step: int, times: float) -> tuple[bool, ...]:
+        report = ProgressReport(last_step=step, step_time_s=times * predicted_s)
+        report_progress(airflow.services, airflow.key, 1, report)
+        attempt = run_view(airflow.services, airflow.key).attempts[-1]
+        lines = explain(airflow.services, airflow.key).lines
+        said = f"Steps take {times:.0f} times as long as predicted"
+        return tuple(said in each for each in (why(airflow), " ".join(lines), slow_steps(attempt) or ""))
+
+    assert told(2, 45.0) == (False, False, False)
+    assert told(9, 45.0) == (True, True, True)
+    assert told(10, 1.5) == (False, False, False)
+
+
+def test_nothing_is_said_of_the_pace_of_a_script_whose_time_is_assumed(airflow: Airflow) -> None:
+    airflow.begun()
+    slow = replace(run_view(airflow.services, airflow.key).attempts[-1], last_step=9, step_time_s=1e6)
+    memory = replace(slow.plan.memory, is_declared=True)
+    assert slow_steps(slow) is not None
+    assert slow_steps(replace(slow, plan=replace(slow.plan, memory=memory))) is None
+
+
+def test_before_its_first_step_all_of_a_run_is_still_to_come(airflow: Airflow) -> None:
+    airflow.submitted(make_job())
+    airflow.clock.advance(600)
+    (row,) = queue_view(airflow.services).running
+    plan = run_view(airflow.services, row.run_key).attempts[-1].plan
+    assert row.expected_end_s == airflow.clock.now_s() + plan.predicted_run_s
 
 
 def test_a_job_that_waits_says_what_would_start_it(airflow: Airflow) -> None:
