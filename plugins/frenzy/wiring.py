@@ -158,9 +158,10 @@ class OneInstallation:
                 self._made = self._make()
         made = self._made
         if not self._is_ready:
-            made.inventory.cluster()  # may take long: nobody is to wait for the ledger, or for that lock, meanwhile
+            # It may take long: nobody is to wait for the ledger, or for that lock, meanwhile.
+            cluster = made.inventory.cluster()
             with made.ledger.transaction() as tx:
-                refresh_inventory(tx, made)
+                refresh_inventory(tx, cluster)
             self._is_ready = True
         return made
 

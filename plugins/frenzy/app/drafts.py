@@ -102,10 +102,11 @@ def draft(
 def _refreshed(services: Services) -> bool:
     """Whether the cluster is another than the one that was known; from now on it is known."""
     try:
-        if not has_changed(services):
+        cluster = services.inventory.cluster()
+        if not has_changed(services, cluster):
             return False
         with services.ledger.transaction() as tx:
-            return refresh_inventory(tx, services)
+            return refresh_inventory(tx, cluster)
     except TemporaryError:  # nobody tells what the cluster is now
         return False
 

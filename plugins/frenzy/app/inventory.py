@@ -9,9 +9,12 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.ports import LedgerTx
 
 
-def refresh_inventory(tx: LedgerTx, services: Services) -> bool:
-    """Take over the inventory and mirror its pools, if it changed."""
-    cluster = _changed(tx, services)
+def refresh_inventory(tx: LedgerTx, found: Cluster) -> bool:
+    """Take over the inventory and mirror its pools, if it changed.
+
+    found: the inventory's answer, asked for before the transaction: of a large cluster it takes a while.
+    """
+    cluster = _changed(tx, found)
     if cluster is None:
         return False
     tx.put_cluster(cluster)
@@ -19,16 +22,16 @@ def refresh_inventory(tx: LedgerTx, services: Services) -> bool:
     return True
 
 
-def has_changed(services: Services) -> bool:
+def has_changed(services: Services, found: Cluster) -> bool:
     """Whether the inventory is another than the ledger knows. Nobody waits for the ledger's lock meanwhile."""
     with services.ledger.reading() as tx:
-        return _changed(tx, services) is not None
+        return _changed(tx, found) is not None
 
 
-def _changed(tx: LedgerTx, services: Services) -> Cluster | None:
+def _changed(tx: LedgerTx, found: Cluster) -> Cluster | None:
     """The inventory, if it is another than the ledger knows."""
     known = tx.cluster()
-    cluster = _with_held_types(tx, services.inventory.cluster(), known)
+    cluster = _with_held_types(tx, found, known)
     return None if (cluster.gpu_types, cluster.nodes) == (known.gpu_types, known.nodes) else cluster
 
 

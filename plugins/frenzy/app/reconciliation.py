@@ -5,6 +5,7 @@ Everything here is also done by whoever causes it; reconciliation is for those w
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from frenzy.app.cancellation import cancel_in
@@ -16,9 +17,12 @@ from frenzy.app.settlement import settle
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState, RunRecord
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import EndReport, ReconcileFinding, ReconcileReport, ReconcileSummary, ReconcileTarget
-from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode
 from frenzy.core.values.scheduling_facts import Start
 from frenzy.ports import LedgerTx, WorkersState
+
+log = logging.getLogger(__name__)
 
 # A placed attempt whose workers never came keeps its GPUs for so many lease times when its launch task is over, and
 # for so long while that task is still to come: an executor may have to wait for a machine to run it on.
@@ -27,10 +31,14 @@ _LAUNCH_PATIENCE_S = 3600.0
 
 
 def reconcile_targets(services: Services) -> tuple[ReconcileTarget, ...]:
-    """Refresh the inventory, end what Airflow has ended, mark overdue leases; what to look at."""
-    now_s = services.clock.now_s()
+    """Refresh the inventory, end what Airflow has ended, mark overdue leases; what to look at.
+
+    An inventory that cannot tell, as with a mistake in the cluster file, keeps no GPUs from being freed.
+    """
+    now_s, cluster = services.clock.now_s(), _inventory(services)
     with services.ledger.transaction() as tx:
-        refresh_inventory(tx, services)
+        if cluster is not None:
+            refresh_inventory(tx, cluster)
         has_cancelled = _cancel_dead_dag_runs(tx, services, now_s)
         _mark_overdue(tx, now_s)
         if has_cancelled:
@@ -38,6 +46,14 @@ def reconcile_targets(services: Services) -> tuple[ReconcileTarget, ...]:
         leases = tx.held_leases()
         tx.read_ahead(each.run_key for each in leases)
         return tuple(_target(tx, services, lease) for lease in leases)
+
+
+def _inventory(services: Services) -> Cluster | None:
+    try:
+        return services.inventory.cluster()
+    except FrenzyError as error:
+        log.error("The cluster stays as it was known: %s", error)
+        return None
 
 
 def reconcile(services: Services, report: ReconcileReport) -> ReconcileSummary:

@@ -42,13 +42,13 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
     """
     now_s = services.clock.now_s()
     request, begins_with = _with_newest_model(services, request)
-    fresh = record_of(request, now_s)
+    fresh, cluster = record_of(request, now_s), services.inventory.cluster()
     with services.ledger.transaction() as tx:
         known = _registered(tx, fresh.run_key)
         if known is not None:
             return known
         _checked_owner(tx, services, request, fresh.run_key)
-        refresh_inventory(tx, services)
+        refresh_inventory(tx, cluster)
         fresh = _at_its_commit(tx.run(fresh.run_key), fresh)
         facts = plan_facts(tx, services, fresh)
     # Between two transactions: nobody waits for the ledger while this run is planned. Plans are made anew before
