@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,9 @@ _STOP_GRACE_S: Final = "FRENZY_STOP_GRACE_S"
 _COLLECTIVE_TIMEOUT_S: Final = "FRENZY_COLLECTIVE_TIMEOUT_S"
 _STARTUP_S: Final = "FRENZY_STARTUP_S"
 _DISK_BYTES: Final = "FRENZY_DISK_BYTES"
+_NO_COMPILER: Final = "TORCHDYNAMO_DISABLE"
+# DeepSpeed's autotuner imports the one where it is installed, the losses of transformers for pictures the other.
+_UNUSED: Final = ("mlflow", "scipy")
 
 _COMMON: Final[Mapping[str, str]] = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -101,19 +106,37 @@ def set_rank(*, rank: int, local_rank: int, world_size: int, local_world_size: i
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-def import_deepspeed() -> None:
-    """Before anything else imports it: its autotuner would load MLflow, where it is installed, into every rank.
+@contextmanager
+def importing_libraries() -> Iterator[None]:
+    """While the libraries are imported: without a search for garbage, of which there is none, nor what no rank uses.
 
-    That is 0.1 GiB of host memory and a second of each start. Trackers and callbacks may import MLflow afterwards.
+    Saves 0.15 GiB of host memory and two seconds of each start. Who wants MLflow or SciPy may import them afterwards.
     """
-    is_hidden = "mlflow" not in sys.modules
-    if is_hidden:
-        sys.modules["mlflow"] = None  # type: ignore[assignment]  # how Python is told that there is none
+    hidden = [name for name in _UNUSED if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # how Python is told that there is none
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        import deepspeed  # noqa: F401
+        yield
     finally:
-        if is_hidden:
-            del sys.modules["mlflow"]
+        if collects:
+            gc.enable()
+        for name in hidden:
+            del sys.modules[name]
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """What is imported meanwhile does not load torch's compiler for functions that it wants compiled."""
+    before = os.environ.get(_NO_COMPILER)
+    os.environ[_NO_COMPILER] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_COMPILER]
+        else:
+            os.environ[_NO_COMPILER] = before
 
 
 def use_cpu_accelerator() -> None:

@@ -52,8 +52,8 @@ def _run(spec: LaunchSpec, node_rank: int | None, scratch: Path) -> AttemptResul
         from frenzy.trainer.launch.script.ranks import run_script
 
         return run_script(spec, spec.job.workload, node_rank=node_rank, scratch=scratch)
-    env.import_deepspeed()
-    from frenzy.trainer.launch.node import run_node
+    with env.importing_libraries():
+        from frenzy.trainer.launch.node import run_node
 
     return run_node(spec, node_rank=node_rank, scratch=scratch)
 

@@ -157,10 +157,10 @@ def _spec(case: MeasureCase, bench: Bench, budget_bytes: int, folder: Path) -> L
 
 
 def _run(spec: LaunchSpec, folder: Path) -> AttemptResult:
-    env.import_deepspeed()
-    from frenzy.trainer.launch.child import call_in_child
-    from frenzy.trainer.launch.node import run_node
-    from frenzy.trainer.model.libraries import import_libraries
+    with env.importing_libraries():
+        from frenzy.trainer.launch.child import call_in_child
+        from frenzy.trainer.launch.node import run_node
+        from frenzy.trainer.model.libraries import import_libraries
 
     # Once for all cases, which are forks of this process; one whose libraries are not there says so by itself.
     with suppress(Exception):

@@ -14,12 +14,18 @@ from frenzy.trainer.outcome import BadInputError
 
 def import_libraries(model: ModelSpec, training: TrainingSpec | None = None) -> None:
     """torch, DeepSpeed, the model's own code and the options' libraries, for every forked rank to find loaded."""
-    env.import_deepspeed()
+    with env.importing_libraries():
+        _import(model, training)
+
+
+def _import(model: ModelSpec, training: TrainingSpec | None) -> None:
     import deepspeed
-    import functorch.compile  # noqa: F401  # DeepSpeed's engine imports it when it is made, in every rank
     import transformers
     from transformers import AutoModelForCausalLM
 
+    with env.without_compiler():
+        # DeepSpeed's engine imports it when it is made, in every rank, which is to have no use for it.
+        import deepspeed.runtime.zero.muon.muon_optimizer
     for name in ("DeepSpeed", "deepspeed", "torch.distributed"):
         logging.getLogger(name).setLevel(logging.WARNING)
     deepspeed.logger.setLevel(logging.WARNING)
@@ -36,6 +42,8 @@ def import_libraries(model: ModelSpec, training: TrainingSpec | None = None) -> 
 def _import_options(training: TrainingSpec) -> None:
     import torch
 
+    if training.compile:
+        import functorch.compile  # noqa: F401
     if torch.cuda.is_available():
         # bitsandbytes starts CUDA when it is imported, which each rank must do after the fork.
         return

@@ -267,14 +267,26 @@ def test_an_allocator_that_somebody_set_is_left_alone(name: str) -> None:
     assert "PYTORCH_ALLOC_CONF" not in env.card_defaults({name: "max_split_size_mb:128"}, 1)
 
 
-def test_deepspeed_is_loaded_without_mlflow_which_may_be_imported_afterwards() -> None:
-    load = "import sys; from frenzy.trainer import env; env.import_deepspeed()"
-    ask = f"{load}; print('mlflow' in sys.modules); import mlflow"
+_LOADING = """
+import gc, json, sys
+from importlib.util import find_spec
+from frenzy.core.values.job import ModelSpec
+from frenzy.trainer import env
+with env.importing_libraries():
+    from frenzy.trainer.launch import node
+    from frenzy.trainer.model.libraries import import_libraries
+import_libraries(ModelSpec(config={"model_type": "gpt2"}))
+unused = ("functorch.compile", "mlflow", "scipy", "peft", "bitsandbytes")
+print(json.dumps([gc.isenabled(), [each for each in unused if each in sys.modules], find_spec("mlflow") is not None]))
+"""
+
+
+def test_a_plain_rank_is_loaded_without_what_it_never_uses_which_may_be_imported_afterwards() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ask],
+        [sys.executable, "-W", "ignore", "-c", _LOADING],
         env={**os.environ, **env.settled(virtual=True), "PYTHONPATH": str(CHECKOUT / "plugins")},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines()[-1] == "False"
+    assert json.loads(done.stdout.splitlines()[-1]) == [True, [], True]
