@@ -1,21 +1,43 @@
 """Raw text to cleaned parquet with pandas; its statistics feed the plan; then training and evaluation."""
 
 import os
+from pathlib import Path
 
-from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk import DAG, task
 
 from frenzy import frenzy_evaluation, frenzy_training
-from frenzy.core.values.resource_plan import short_hash
-from frenzy.settings import CHECKOUT, load_settings
+
+RAW = Path(__file__).parents[1] / "include/data/tinyshakespeare.txt"
+CLEANED = Path(os.environ.get("FRENZY_HOME", ".frenzy")).absolute() / "etl"
+GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 256, "vocab_size": 264}
+JOB = {
+    "name": "etl-example",
+    "model": {"config": {**GPT2, "bos_token_id": 256, "eos_token_id": 256}},
+    "training": {"max_steps": 20, "global_batch_size": 16, "precision": "fp32"},
+    "evaluation": {"prompt": "ROMEO:", "max_new_tokens": 40},
+}
 
 with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], doc_md=__doc__) as dag:
 
     @task(multiple_outputs=True)
-    def clean(source: str, base: str) -> dict:
-        from frenzy.airflow.dags.example_etl import clean_text
+    def clean(run_id: str | None = None) -> dict:
+        """``run_id`` is Airflow's: each run has a folder of its own."""
+        import pandas as pd
 
-        folder = load_settings(os.environ).home / "etl" / short_hash(get_current_context()["run_id"])
-        return clean_text(CHECKOUT / source, folder, base=CHECKOUT / base)
+        raw = pd.Series(RAW.read_text(encoding="utf-8").split("\n\n"), name="text")
+        tidy = raw.str.replace(r"[ \t]+", " ", regex=True).str.strip()
+        table = tidy[tidy.str.len() > 0].drop_duplicates().to_frame()
+        path = CLEANED / str(run_id).replace(":", "-") / "clean.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.to_parquet(path, index=False)
+        # One token for each byte, and one that ends the paragraph.
+        num_tokens = table["text"].map(lambda text: len(text.encode()) + 1)
+        facts = {
+            "num_rows": len(table),
+            "num_tokens": int(num_tokens.sum()),
+            "longest_sequence_tokens": int(num_tokens.max()),
+        }
+        return {"job": {**JOB, "data": {"path": str(path), "sequence_length": 128}}, "data_facts": facts}
 
-    cleaned = clean("include/data/tinyshakespeare.txt", "include/jobs/tiny-shakespeare.yaml")
+    cleaned = clean()
     frenzy_training(cleaned["job"], data_facts=cleaned["data_facts"]) >> frenzy_evaluation()

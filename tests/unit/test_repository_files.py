@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,24 @@ def test_the_workflow_runs_targets_that_exist_and_knows_no_secret() -> None:
     assert {target for each in run for target in re.findall(r"\bmake (\S+)", each)} <= targets
     assert workflow["permissions"] == {"contents": "read"}
     assert "secrets" not in (ROOT / ".github/workflows/check.yml").read_text(encoding="utf-8")
+
+
+def test_cleaning_stops_every_airflow_of_the_checkout_and_leaves_a_home_elsewhere(tmp_path: Path) -> None:
+    checkout, home = tmp_path / "checkout", tmp_path / "home"
+    homes = [checkout / ".frenzy/demo", home, home / "demo"]
+    for folder in (*homes, checkout / ".venv/bin"):
+        folder.mkdir(parents=True)
+    for folder in homes:
+        (folder / "stack.json").touch()
+    frenzy = checkout / ".venv/bin/frenzy"
+    frenzy.write_text(f'#!/bin/sh\necho "$FRENZY_HOME $1" >>{tmp_path}/stopped\n', encoding="utf-8")
+    frenzy.chmod(0o755)
+    (checkout / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    environ = {"PATH": os.environ["PATH"], "FRENZY_HOME": str(home)}
+    said = subprocess.run(("make", "clean"), cwd=checkout, env=environ, capture_output=True, text=True, check=True)
+    assert {*(tmp_path / "stopped").read_text("utf-8").splitlines()} == {f"{each} down" for each in homes}
+    assert f"{home} stays" in said.stdout
+    assert not (checkout / ".frenzy").exists() and not (checkout / ".venv").exists() and home.is_dir()
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)

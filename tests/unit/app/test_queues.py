@@ -63,6 +63,11 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are(shared: Airflo
         )
 
 
+def test_a_job_without_a_queue_is_told_why_it_is_refused_where_there_is_no_default_one() -> None:
+    (violation,) = QueueRules(queues=(QueueRule(name="research"),)).refusals("default")
+    assert violation.allowed == "one of research; jobs that name none are in 'default', if an administrator adds that"
+
+
 def test_without_queues_a_job_may_name_any(airflow: Airflow) -> None:
     assert store_job(airflow.services, of("anywhere", queue="reserch"), "name: anywhere", caller=ADMIN)
 

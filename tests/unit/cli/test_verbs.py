@@ -185,6 +185,13 @@ def test_a_job_that_fits_nowhere_is_stored_and_told_so_at_once_and_no_run_is_sta
     assert world.services.jobs.get("too-big") is not None
 
 
+def test_submitting_tells_which_assets_start_further_runs(online: Command, spec: Path) -> None:
+    spec.write_text(f"{spec.read_text()}trigger: {{assets: ['s3://bucket/a.parquet', 'frenzy://models/base']}}\n")
+    told = "each time that all of these Assets were updated: s3://bucket/a.parquet, frenzy://models/base"
+    assert f"starts its runs {told}." in online("submit", str(spec), "--no-trigger").out
+    assert f"starts further runs {told}." in online("submit", str(spec)).out
+
+
 def test_submitting_without_trigger_only_stores(online: Command, world: World, spec: Path) -> None:
     before = len(world.airflow.triggered)
     said = online("submit", str(spec), "--no-trigger", "--json")

@@ -8,29 +8,37 @@ from typing import Annotated, Final
 import typer
 
 from frenzy.api import endpoints
+from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.tables import Grid, grid, local_date, size, state_text
 from frenzy.core.runs.protocol import CleanedRun, CleanRun, EndedRun
-from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.units import counted
 
 _DAY_S: Final = 86400.0
 
 
 def clean(
-    older_than: Annotated[int, typer.Option("--older-than", min=1, help="Days since a run ended.")],
+    runs: Annotated[list[str] | None, typer.Argument(help="Only these: keys, jobs' names or DAG runs' ids.")] = None,
+    older_than: Annotated[
+        int | None, typer.Option("--older-than", min=0, help="Days since a run ended; 0 also for runs of today.")
+    ] = None,
     models: Annotated[bool, typer.Option("--models", help="Remove finished models, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
-    """Remove checkpoints, logs and telemetry of runs that ended long ago; finished models stay unless asked for.
+    """Remove checkpoints, logs and telemetry of runs that ended long ago, or of those named; finished models stay.
 
-    Exit status 1 when a run's files could not be removed; the others' are.
+    What has no checkpoint any more cannot be resumed. Exit status 1 when files of a run could not be removed.
     """
-    wish = CleanRun(older_than_s=older_than * _DAY_S, models=models, dry_run=dry_run)
+    if not runs and older_than is None:
+        detail = "It is not said which runs to clean."
+        remedy = "Name some, or give --older-than DAYS: frenzy clean --older-than 30"
+        raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
+    wish = CleanRun(older_than_s=(older_than or 0) * _DAY_S, models=models, dry_run=dry_run)
     with connect() as api:
-        ended = api.ask(endpoints.ended_runs(wish.older_than_s))
+        ended = _named(api, runs) if runs else api.ask(endpoints.ended_runs(wish.older_than_s))
         refusals: list[str] = []
         cleaned = tuple(_cleaned(api, ended, wish, refusals))
     found = {each.run_key: each for each in ended}
@@ -39,10 +47,20 @@ def clean(
     elif cleaned:
         out().print(_table([(found[each.run_key], each) for each in cleaned], dry_run=dry_run))
     else:
-        out().print(f"Nothing to remove of runs that ended {older_than} days ago or earlier.")
+        which = "those runs" if runs else f"runs that ended {older_than} days ago or earlier"
+        out().print(f"Nothing to remove of {which}.")
     for refusal in refusals:
         err().print(refusal, style="yellow", soft_wrap=True)
     return 1 if refusals else 0
+
+
+def _named(api: Api, names: list[str]) -> tuple[EndedRun, ...]:
+    """Whether they have ended, and are the caller's, is for the server to say."""
+    found = [find_run(api, each).run for each in names]
+    return tuple(
+        EndedRun(run_key=each.run_key, job_name=each.job.name, state=each.state, ended_s=each.updated_s)
+        for each in found
+    )
 
 
 def _cleaned(api: Api, ended: tuple[EndedRun, ...], wish: CleanRun, refusals: list[str]) -> Iterator[CleanedRun]:

@@ -57,7 +57,10 @@ def _show(started: Started, spec: TrainingJob) -> None:
         )
     if started.run_id is not None:
         out().print(f"Run {started.run_id} started. Follow it: frenzy status {started.job.name}", soft_wrap=True)
+    which = "its runs" if started.run_id is None else "further runs"
+    if spec.trigger.assets:
+        when = f"each time that all of these Assets were updated: {', '.join(spec.trigger.assets)}"
+        out().print(f"Airflow starts {which} {when}.", soft_wrap=True)
     if spec.trigger.cron is not None:
-        which = "its runs" if started.run_id is None else "further runs"
         when = f"{spec.trigger.cron} (UTC); of a new job also one at once, for the time that passed last"
         out().print(f"Airflow starts {which}: {when}.", soft_wrap=True)

@@ -139,7 +139,8 @@ class QueueRules:
         names = [each.name for each in self.queues]
         if not names or queue in names:
             return ()
-        return (Violation(path=path, value=repr(queue), allowed=f"one of {', '.join(names)}"),)
+        unnamed = "; jobs that name none are in 'default', if an administrator adds that" if queue == "default" else ""
+        return (Violation(path=path, value=repr(queue), allowed=f"one of {', '.join(names)}{unnamed}"),)
 
 
 NO_RULES: Final = QueueRules()

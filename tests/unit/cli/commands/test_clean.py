@@ -62,6 +62,23 @@ def test_a_run_that_may_not_be_cleaned_is_told_and_the_others_are_cleaned(online
     assert world.services.runs.log_part(needed, 1).text and not world.services.runs.log_part(other, 1).text
 
 
-@pytest.mark.parametrize("days", ["0", "-1", "soon"])
-def test_less_than_a_day_is_refused(online: Command, days: str) -> None:
-    assert online("clean", "--older-than", days).status == 2
+def test_named_runs_are_cleaned_whenever_they_ended_and_no_other(online: Command, world: World) -> None:
+    named, other = ended(world, "named", 0), ended(world, "other", 400)
+    said = online("clean", "named")
+    assert said.status == 0, said.err
+    assert "Removed 900 B of 1 run" in said.out
+    assert world.services.runs.log_part(other, 1).text and not world.services.runs.log_part(named, 1).text
+    assert "Nothing to remove of those runs" in online("clean", named).out
+    going_on = world.registered("going-on").run.run_key
+    assert "It has not ended" in online("clean", going_on).err
+
+
+def test_runs_of_today_are_cleaned_on_request(online: Command, world: World) -> None:
+    run_key = ended(world, "today", 0)
+    assert "Removed" in online("clean", "--older-than", "0").out
+    assert not world.services.runs.log_part(run_key, 1).text
+
+
+@pytest.mark.parametrize("asked", [[], ["--older-than", "-1"], ["--older-than", "soon"]])
+def test_what_names_no_runs_is_refused(online: Command, asked: list[str]) -> None:
+    assert online("clean", *asked).status == 2
