@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
-from frenzy.core.scheduling.engine.job_options import Capacity
+from frenzy.core.scheduling.engine.job_plans import Capacity
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.values.queue_rules import QueueRules, QuotaRow, ShareRow
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts

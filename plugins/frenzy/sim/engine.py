@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Final
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.engine.job_options import Capacity
+from frenzy.core.scheduling.engine.job_plans import Capacity
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.resource_plan import ResourcePlan

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
-from frenzy.core.scheduling.engine.job_options import Capacity
+from frenzy.core.scheduling.engine.job_plans import Capacity
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.values.cluster import Cluster, NodeAllocation
 from frenzy.core.values.errors import ReasonCode

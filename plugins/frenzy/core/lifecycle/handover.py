@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.engine.job_options import Capacity
+from frenzy.core.scheduling.engine.job_plans import Capacity
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import FreeCapacity

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from frenzy.core.scheduling.engine.job_options import Capacity, KnownOptions, RankedPlan
+from frenzy.core.scheduling.engine.job_plans import Capacity, KnownPlans, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import deadline_sentence, running_sentence
@@ -188,7 +188,7 @@ class _Asked:
 
     def sooner(self) -> list[RankedPlan]:
         """Of each GPU type the plan with which it would end soonest, if that is sooner; most to gain first."""
-        _, others = KnownOptions.of(self.policy, Capacity.of(self.facts.cluster)).of_running(self.job)
+        _, others = KnownPlans.of(self.policy, Capacity.of(self.facts.cluster)).of_running(self.job)
         most_bytes = _MOST_TIMES_THE_MEMORY * self.job.plan.gpu_memory_bytes
         usual = (each for each in others.plans if each.plan.gpu_memory_bytes <= most_bytes)
         sooner = (each for each in usual if self.gain_s(each.plan) > 0)

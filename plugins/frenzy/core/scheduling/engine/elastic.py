@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
-from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Places, Sweep, asked_by
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse

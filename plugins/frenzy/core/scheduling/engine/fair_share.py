@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from frenzy.core.scheduling.engine.job_options import Capacity, RankedPlan
+from frenzy.core.scheduling.engine.job_plans import Capacity, RankedPlan
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.scheduling.engine.state import Entry
 from frenzy.core.values.queue_rules import QueueRules
@@ -55,68 +55,53 @@ class Turn(NamedTuple):
 
 
 @dataclass(slots=True)
-class InOrder:
-    """The turns of a single queue, ``at`` the next entry.
+class _Queue:
+    """Jobs in order, ``at`` the next. right, held: effective GPUs."""
 
-    While they are taken, ``took`` and ``skip_waiting`` say what came of the last.
-    """
-
-    entries: list[Entry]
+    weight: float
+    right: float
+    held: float
+    entries: list[Entry] = field(default_factory=list)
     at: int = 0
 
-    def __iter__(self) -> Iterator[Turn]:
-        entries, count = self.entries, len(self.entries)
-        while (at := self.at) < count:
-            self.at = at + 1
-            yield Turn(entries[at], count - at - 1)
-
-    def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
-        """Nobody counts what a single queue holds."""
-
     def skip_waiting(self) -> list[Entry]:
-        """Go on with the next job that holds GPUs; those that are passed over, which wait."""
         begin = self.at
         while self.at < len(self.entries) and self.entries[self.at].current is None:
             self.at += 1
         return self.entries[begin : self.at]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Queue(InOrder):
-    """One of several queues. right, held: effective GPUs."""
-
-    weight: float
-    right: float
-    held: float
-
-
 @dataclass(slots=True)
-class ShareTurns:
-    """The turns of one sweep, queue by queue; otherwise as ``InOrder``."""
+class Turns:
+    """The turns of one sweep, queue by queue, or of all jobs as of one queue where none shares with another.
+
+    While they are taken, ``took`` and ``skip_waiting`` say what came of the last.
+    """
 
     _queues: dict[str, _Queue]
     _now_s: float
-    _by_right: bool = True
+    by_right: bool = True
     _heap: list[tuple[bool, float, tuple[float, float, str], str]] = field(default_factory=list)
 
     @staticmethod
-    def of(line: ServiceOrder, held: Mapping[str, float], rules: QueueRules, capacity: Capacity) -> ShareTurns | None:
-        """None where no queue shares with another. held: effective GPUs that each queue holds already."""
-        names = sorted({*held, *(entry.job.queue for entry in line.entries)}) if rules.queues else []
-        if len(names) < 2:
-            return None
+    def of(line: ServiceOrder, held: Mapping[str, float], rules: QueueRules, capacity: Capacity) -> Turns:
+        """Those by right, if queues share. held: effective GPUs that each queue holds already."""
+        names = {*held, *(entry.job.queue for entry in line.entries)} if rules.queues else set[str]()
         own = rights(names, rules, capacity)
-        queues = {
-            name: _Queue([], weight=rules.weight_of(name), right=own[name], held=held.get(name, 0.0)) for name in names
-        }
-        return ShareTurns(queues, line.now_s).again(line.free, by_right=True)
+        queues = {name: _Queue(rules.weight_of(name), own[name], held.get(name, 0.0)) for name in own}
+        turns = Turns(queues if len(queues) > 1 else {"": _Queue(1.0, math.inf, 0.0)}, line.now_s)
+        return turns.again(line.free, by_right=len(queues) > 1)
 
-    def again(self, entries: Iterable[Entry], *, by_right: bool = False) -> ShareTurns:
+    def again(self, entries: Iterable[Entry], *, by_right: bool = False) -> Turns:
         """Turns of ``entries``, each queue with what it holds by now; they borrow, unless they go ``by_right``."""
         queues = {name: replace(queue, entries=[], at=0) for name, queue in self._queues.items()}
+        turns = Turns(queues, self._now_s, by_right)
         for entry in entries:
-            queues[entry.job.queue].entries.append(entry)
-        return ShareTurns(queues, self._now_s, by_right)
+            turns._of(entry).entries.append(entry)
+        return turns
+
+    def _of(self, entry: Entry) -> _Queue:
+        return self._queues[entry.job.queue if len(self._queues) > 1 else ""]
 
     def __iter__(self) -> Iterator[Turn]:
         self._line_up(self._queues)
@@ -130,9 +115,10 @@ class ShareTurns:
                 heapq.heappush(self._heap, self._place(name))
 
     def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
-        self._queues[entry.job.queue].held += (chosen.gpus if chosen is not None else 0.0) - _counted(entry)
+        self._of(entry).held += (chosen.gpus if chosen is not None else 0.0) - _counted(entry)
 
     def skip_waiting(self) -> list[Entry]:
+        """Go on with the next job of each queue that holds GPUs; those that are passed over, which wait."""
         waiting = [entry for queue in self._queues.values() for entry in queue.skip_waiting()]
         self._line_up([each[-1] for each in self._heap])
         return waiting
@@ -143,11 +129,12 @@ class ShareTurns:
         heapq.heapify(self._heap)
 
     def _turn(self, queue: _Queue, entry: Entry) -> Turn:
-        left = queue.right - queue.held + _counted(entry)
-        is_due = self._is_due(queue, entry)
+        behind = len(queue.entries) - queue.at
+        if not self.by_right:
+            return Turn(entry, behind)
+        left, is_due = queue.right - queue.held + _counted(entry), self._is_due(queue, entry)
         allowance = max(0.0, left, _smallest(entry) if is_due else 0.0) * (1 + _ROUNDING)
-        right = max(left, _ROUNDING) if self._by_right else None
-        return Turn(entry, len(queue.entries) - queue.at, allowance, right, is_due)
+        return Turn(entry, behind, allowance, max(left, _ROUNDING), is_due)
 
     def _is_due(self, queue: _Queue, entry: Entry) -> bool:
         return entry.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)
@@ -167,6 +154,3 @@ def _smallest(entry: Entry) -> float:
     """Effective GPUs of its smallest plan."""
     plans = (*entry.others.plans, entry.current) if entry.current is not None else entry.others.plans
     return min((each.gpus for each in plans), default=math.inf)
-
-
-Turns = InOrder | ShareTurns

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import ClassVar
 
-from frenzy.core.scheduling.engine.job_options import Ask, Capacity, RankedPlan
+from frenzy.core.scheduling.engine.job_plans import Ask, Capacity, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need, place

@@ -106,15 +106,13 @@ class PaperPolicy(_AnyPolicy):
 class FifoPolicy(_AnyPolicy):
     """FIFO on the number of GPUs the user asked for, on any type that is free ("opportunistic").
 
-    head_blocks: the first job that has to wait keeps all behind it waiting, as a plain queue does.
-    Off, later jobs that fit are started past it, with no reservation for it.
+    The first job that has to wait keeps all behind it waiting, as a plain queue does.
     """
 
     name: ClassVar[str] = "fifo"
-    head_blocks: bool = True
 
 
-_PLAIN: Final = BackfillPolicy(urgency=0.0)
+_PLAIN: Final = BackfillPolicy(urgency=0.0, slowdown=0.0)
 
 
 @lru_cache(maxsize=16384)

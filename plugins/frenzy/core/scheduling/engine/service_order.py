@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
-from frenzy.core.scheduling.engine.state import Entry, SchedulingState
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState, in_order
 from frenzy.core.scheduling.engine.wording import about
 from frenzy.core.values.scheduling_facts import RunningJob
 
@@ -74,15 +73,13 @@ def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> l
     entries = state.startable
     if moves:
         entries += [state.running_entry(job, now_s) for job in state.running.values()]
-    else:
-        # Where jobs move, ``swap`` has served these already.
-        entries = [each._replace(first_s=-math.inf) if each.job.memory_constrained else each for each in entries]
-    entries = [each if each.job.deadline_s is None else _with_deadline(state, each, now_s) for each in entries]
-    # By ``place``: sorts are stable, and need no tuples, which the collector would look through.
-    entries.sort(key=attrgetter("run_key"))
-    entries.sort(key=attrgetter("first_s"))
-    entries.sort(key=attrgetter("job.priority"), reverse=True)
-    return entries
+    if isinstance(state.policy, BackfillPolicy):
+        # Where jobs move, ``swap`` has served those already that are memory-constrained.
+        entries = [
+            each._replace(first_s=-math.inf) if each.job.memory_constrained and not moves else each for each in entries
+        ]
+        entries = [each if each.job.deadline_s is None else _with_deadline(state, each, now_s) for each in entries]
+    return in_order(entries, state.policy, by="first_s")
 
 
 class _Deadline(NamedTuple):

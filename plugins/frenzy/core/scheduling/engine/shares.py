@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from frenzy.core.scheduling.engine.fair_share import InOrder, ShareTurns, Turn, Turns
-from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.fair_share import Turn, Turns
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Places, Sweep
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
@@ -51,58 +51,38 @@ def targets(
 
 def serve(sweep: Sweep, held: Mapping[str, float]) -> list[Served]:
     """What each job takes that takes or gives up anything. held: effective GPUs that each queue holds already."""
-    line, served = sweep.line, list[Served]()
-    shares = ShareTurns.of(line, held, sweep.policy.queues, sweep.capacity)
-    turns: Turns = InOrder(line.free)
-    if shares is not None:
-        served, later = _served_by_right(sweep, shares)
-        turns = shares.again(later)
-    served += _served(sweep, turns)
+    turns, served = Turns.of(sweep.line, held, sweep.policy.queues, sweep.capacity), list[Served]()
+    if turns.by_right:
+        served, later = _served(sweep, turns)
+        turns = turns.again(later)
+    served += _served(sweep, turns)[0]
     return [(entry, _grown(sweep, entry, chosen)) for entry, chosen in served]
 
 
-def _served(sweep: Sweep, turns: Turns) -> list[Served]:
-    """One after the other takes what is cheapest for it."""
-    served: list[Served] = []
-    for turn in turns:
-        entry, passed = turn.entry, [turn.entry]
-        if entry.current is None and sweep.is_full(entry.others.ask):
-            chosen = None
-            if sweep.is_full_for_all:
-                passed += turns.skip_waiting()
-        else:
-            chosen = _serve(sweep, turn)
-            turns.took(entry, chosen)
-        if chosen is not None or entry.current is not None:
-            served.append((entry, chosen))
-        else:
-            sweep.passed(passed)
-            sweep.keep_for(entry, _price(sweep, turn))
-    return served
-
-
-def _served_by_right(sweep: Sweep, turns: ShareTurns) -> tuple[list[Served], list[Entry]]:
-    """The same within the rights of queues; and those that find nothing there, which may borrow then."""
+def _served(sweep: Sweep, turns: Turns) -> tuple[list[Served], list[Entry]]:
+    """One after the other takes what is cheapest for it; the second, by right, found nothing, and may borrow."""
     served, later = list[Served](), list[Entry]()
     for turn in turns:
-        entry, sweep.allowance = turn.entry, turn.allowance
-        if entry.current is None and (not turn.allowance or sweep.is_full(entry.others.ask)):
-            chosen = None
-        else:
+        entry, passed, chosen, sweep.allowance = turn.entry, [turn.entry], None, turn.allowance
+        if entry.current is not None or (turn.allowance and not sweep.is_full(entry.others.ask)):
             chosen = _serve(sweep, turn)
             turns.took(entry, chosen)
-        if chosen is not None:
+        elif not turns.by_right and sweep.is_full_for_all:
+            passed += turns.skip_waiting()
+        if chosen is not None or (entry.current is not None and not turns.by_right):
             served.append((entry, chosen))
-            continue
-        later.append(entry)
-        if entry.current is not None:
-            # It has not given it up yet: it may still borrow.
-            sweep.idle[entry.current.gpu_type] -= entry.num_held
-        elif turn.is_due and not sweep.moves:
-            # What a due job lacks is kept first, or others take it within their rights for ever. Where jobs move,
-            # others give GPUs up later in the sweep, which then may start it after all.
+        elif not turns.by_right:
+            sweep.passed(passed)
             sweep.keep_for(entry, _price(sweep, turn))
-    sweep.allowance = math.inf
+        else:
+            later.append(entry)
+            if entry.current is not None:
+                # It has not given it up yet: it may still borrow.
+                sweep.idle[entry.current.gpu_type] -= entry.num_held
+            elif turn.is_due and not sweep.moves:
+                # What a due job lacks is kept first, or others take it within their rights for ever. Where jobs move,
+                # others give GPUs up later in the sweep, which then may start it after all.
+                sweep.keep_for(entry, _price(sweep, turn))
     return served, later
 
 
@@ -124,9 +104,9 @@ def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
     if sweep.is_over():
         return None
     price = _price(sweep, turn)
-    best = _cheapest(sweep, entry, price, entry.by_s)
+    best = _cheapest(sweep, entry, price)
     if best is None and entry.by_s < math.inf:
-        best = _nearest(sweep, entry)
+        best = _cheapest(sweep, entry, 0.0, is_hurried=True)
     if best is not None and sweep.waits_for_better(entry, best, price):
         return None
     if best is None and entry.is_kept:
@@ -140,21 +120,21 @@ def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
     return best
 
 
-def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPlan | None:
-    """Of the open plans that end within ``by_s`` seconds.
+def _cheapest(sweep: Sweep, entry: Entry, price: float, *, is_hurried: bool = False) -> RankedPlan | None:
+    """Of the open plans that meet its deadline; the first for a job whose order of plans is not one of speed.
 
-    The first one for a job whose order of plans is not one of speed.
+    is_hurried: the fastest of all instead, whatever its deadline, its cost and the moves of others.
     """
     best, least, again_s = None, math.inf, 0.0
-    current, table = entry.current, entry.others
+    by_s, by_cost = (math.inf, False) if is_hurried else (entry.by_s, entry.by_cost)
+    current, left, goes_by_time = entry.current, sweep.left, not (by_cost or entry.in_order)
     if current is not None and entry.run_s(current) <= by_s and _may_stay(sweep, entry, current):
-        best, least, again_s = current, _cost_to_stay(sweep, entry, current, price), entry.moves_again_s
-    left, left_s, restart_s, by_cost = sweep.left, entry.left, entry.restart_s, entry.by_cost
-    goes_by_time = not (by_cost or entry.in_order)
-    for ranked in table.plans:
+        paid_s, again_s = sweep.policy.hysteresis * entry.run_s(current), entry.moves_again_s
+        best, least = current, current.money(paid_s) if by_cost else paid_s * (1.0 + price * current.gpus)
+    for ranked in entry.others.plans:
         if ranked.num_gpus > left.get(ranked.gpu_type, 0):
             continue
-        takes_s = left_s * ranked.unit_s + restart_s
+        takes_s = entry.left * ranked.unit_s + entry.restart_s
         if goes_by_time and takes_s >= least:
             break
         if takes_s > by_s:
@@ -166,7 +146,7 @@ def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPl
             continue
         if entry.in_order:
             return ranked
-        if not by_cost and not _is_idle(sweep, entry, ranked):
+        if not (by_cost or is_hurried or _is_idle(sweep, entry, ranked)):
             cost += sweep.policy.disturbance * sweep.line.restart_s + _lost_by_others_s(sweep, entry, ranked, takes_s)
         if cost < least:
             best, least = ranked, cost
@@ -193,26 +173,12 @@ def _lost_s(sweep: Sweep, entry: Entry, num_kept: int, takes_s: float) -> float:
     return entry.lost_s(min(possible, default=math.inf), takes_s)
 
 
-def _nearest(sweep: Sweep, entry: Entry) -> RankedPlan | None:
-    """The fastest open plan, for a job that can meet its deadline with none of those that are left."""
-    current = entry.current
-    if current is None or not _may_stay(sweep, entry, current):
-        return _faster(sweep, entry, math.inf)
-    return _faster(sweep, entry, entry.run_s(current) * sweep.policy.hysteresis) or current
-
-
 def _may_stay(sweep: Sweep, entry: Entry, current: RankedPlan) -> bool:
     return (
         not entry.is_displaced
         and current.num_gpus <= sweep.left.get(current.gpu_type, 0)
         and sweep.may_have(entry, current)
     )
-
-
-def _cost_to_stay(sweep: Sweep, entry: Entry, current: RankedPlan, price: float) -> float:
-    if entry.by_cost:
-        return sweep.policy.hysteresis * current.money(entry.run_s(current))
-    return entry.run_s(current) * sweep.policy.hysteresis * (1.0 + price * current.gpus)
 
 
 def _is_open(sweep: Sweep, entry: Entry, ranked: RankedPlan) -> bool:
@@ -248,37 +214,10 @@ def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan 
     """A faster plan in what all left over, or ``chosen``."""
     if chosen is None or entry.by_cost or entry.in_order or (chosen is entry.current and entry.is_displaced):
         return chosen
-    if not entry.has_moves:
-        threshold = entry.run_s(chosen)
-    elif chosen is entry.current:
-        threshold = entry.run_s(chosen) * sweep.policy.hysteresis - entry.moves_again_s
-    else:
-        threshold = entry.run_s(chosen) + entry.restart_s
-    if _fastest_s(entry) >= threshold:
+    # Most are served with their fastest.
+    if all(each is None or each.unit_s >= chosen.unit_s for each in (entry.current, *entry.others.plans[:1])):
         return chosen
     sweep.give_back(entry, chosen)
-    best = _faster(sweep, entry, threshold) or chosen
+    best = _cheapest(sweep, entry, 0.0, is_hurried=True) or chosen
     sweep.take(entry, best)
-    return best
-
-
-def _fastest_s(entry: Entry) -> float:
-    """Seconds to its end with the fastest plan that it has or could have."""
-    plans = entry.others.plans
-    moved_s = entry.run_s(plans[0]) + entry.restart_s if plans else math.inf
-    return moved_s if entry.current is None else min(moved_s, entry.run_s(entry.current))
-
-
-def _faster(sweep: Sweep, entry: Entry, threshold: float) -> RankedPlan | None:
-    """The fastest open plan that takes less than ``threshold`` seconds."""
-    best, current = None, entry.current
-    if current is not None and entry.run_s(current) < threshold and _may_stay(sweep, entry, current):
-        best, threshold = current, entry.run_s(current)
-    left, left_s, restart_s = sweep.left, entry.left, entry.restart_s
-    for ranked in entry.others.plans:
-        takes_s = left_s * ranked.unit_s + restart_s
-        if takes_s >= threshold:
-            break
-        if ranked.num_gpus <= left.get(ranked.gpu_type, 0) and _is_open(sweep, entry, ranked):
-            return ranked
     return best

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from frenzy.core.scheduling.engine.fair_share import held_by_queue
-from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Kept, Promise, Sweep, Timeline
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
@@ -43,15 +43,10 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     policy, capacity, running = state.policy.numbers, state.capacity, state.running.values()
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     quotas = QuotaUse.of(policy, running)
-    found = StartSweep(policy, capacity, _line(state, now_s), idle, dict(idle), quotas, state=state, room=state.room)
+    line = ServiceOrder.of(entries_of(state, now_s, moves=False), now_s)
+    found = StartSweep(policy, capacity, line, idle, dict(idle), quotas, state=state, room=state.room)
     serve(found, held_by_queue(running, capacity))
     return found
-
-
-def _line(state: SchedulingState, now_s: float) -> ServiceOrder:
-    if isinstance(state.policy, BackfillPolicy):
-        return ServiceOrder.of(entries_of(state, now_s, moves=False), now_s)
-    return ServiceOrder.of([each._replace(in_order=True) for each in state.startable], now_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +130,7 @@ class StartSweep(Sweep):
     def keep_for(self, entry: Entry, price: float) -> None:
         """Promise a place to ``entry``, which found none, or let it block all behind it."""
         policy = self.state.policy
-        if isinstance(policy, FifoPolicy) and policy.head_blocks:
+        if isinstance(policy, FifoPolicy):
             if self.head is None and self.possible_of(entry):
                 self.head, self._turn = entry, None
         elif all(gpu_type in self.promises for gpu_type, _ in entry.others.ask.fewest_gpus):

@@ -12,7 +12,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from frenzy.core.scheduling.engine.job_options import NO_OPTIONS, Capacity, JobOptions, KnownOptions, RankedPlan
+from frenzy.core.scheduling.engine.job_plans import NO_PLANS, Capacity, JobPlans, KnownPlans, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, PaperPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import FreeCapacity
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
     job: QueuedJob | RunningJob
     run_key: str
-    others: JobOptions
+    others: JobPlans
     left: float
     restart_s: float
     due_s: float
@@ -105,12 +105,13 @@ def due_s(job: QueuedJob | RunningJob, work: float, policy: BackfillPolicy, capa
     return job.submitted_s + policy.slowdown * work / max(capacity.effective, 1e-9)
 
 
-def _waiting_entry(job: QueuedJob, known: KnownOptions, capacity: Capacity, policy: BackfillPolicy) -> Entry:
+def _waiting_entry(job: QueuedJob, known: KnownPlans, capacity: Capacity, policy: Policy) -> Entry:
     """The entry of a waiting job, which does not depend on time."""
-    options, left = known.of_waiting(job), believed_left(job.work_left, job.work_done, policy)
-    due = due_s(job, options.work(left), policy, capacity)
-    by_cost = job.objective is Objective.COST
-    return Entry(job, job.run_key, options, left, job.restart_s, due, due, by_cost, job.ordered)
+    numbers, plans = policy.numbers, known.of_waiting(job)
+    left = believed_left(job.work_left, job.work_done, numbers)
+    due = due_s(job, plans.work(left), numbers, capacity)
+    is_ordered = job.ordered or not isinstance(policy, BackfillPolicy)
+    return Entry(job, job.run_key, plans, left, job.restart_s, due, due, job.objective is Objective.COST, is_ordered)
 
 
 def is_settled(job: RunningJob, now_s: float) -> bool:
@@ -127,7 +128,7 @@ def _moves_again_s(elasticity: Elasticity, left_s: float, ran_s: float, policy: 
     return elasticity.restart_s * max(0.0, left_s / (policy.payback * max(ran_s, 1e-9)) - 1.0)
 
 
-def _work_of_running(current: RankedPlan, others: JobOptions, left: float, *, is_displaced: bool) -> float:
+def _work_of_running(current: RankedPlan, others: JobPlans, left: float, *, is_displaced: bool) -> float:
     """A job that has to leave its GPUs is not counted with what it has, if it could have anything else."""
     own, least = left * current.unit_s * current.gpus, others.work(left)
     return own if others.least is None else least if is_displaced else min(own, least)
@@ -152,7 +153,7 @@ class SchedulingState:
     """
 
     policy: Policy
-    options: KnownOptions
+    plans: KnownPlans
     capacity: Capacity
     room: FreeCapacity
     waiting: tuple[Entry, ...]
@@ -162,12 +163,13 @@ class SchedulingState:
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
         """The state of ``facts`` under ``policy``."""
-        capacity, numbers = Capacity.of(facts.cluster), policy.numbers
-        options = KnownOptions.of(policy, capacity)
+        capacity = Capacity.of(facts.cluster)
+        plans = KnownPlans.of(policy, capacity)
         running = {job.run_key: job for job in facts.running}
         room = capacity.left_by((policy.need(job.plan), job.placement) for job in running.values())
-        waiting = _in_queue_order([_waiting_entry(job, options, capacity, numbers) for job in facts.queued], policy)
-        return SchedulingState(policy, options, capacity, room, waiting, running, _ends(room, running.values()))
+        entries = [_waiting_entry(job, plans, capacity, policy) for job in facts.queued]
+        waiting = tuple(in_order(entries, policy, by="job.submitted_s"))
+        return SchedulingState(policy, plans, capacity, room, waiting, running, _ends(room, running.values()))
 
     @property
     def startable(self) -> list[Entry]:
@@ -215,11 +217,11 @@ class SchedulingState:
         capacity, policy = self.capacity, self.policy.numbers
         allocations, elasticity = job.placement.allocations, job.elasticity
         is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
-        current, others = self.options.of_running(job, is_displaced=is_displaced)
+        current, others = self.plans.of_running(job, is_displaced=is_displaced)
         ran_s, may_move = job.ran_s(now_s), is_settled(job, now_s)
         progress = ran_s / max(current.unit_s, 1e-9)
         left = believed_left(job.work_left - progress, job.work_done + progress, policy)
-        others = others if may_move else NO_OPTIONS
+        others = others if may_move else NO_PLANS
         work = _work_of_running(current, others, left, is_displaced=is_displaced)
         # What was given for its memory is not taken back by its equals.
         due = -math.inf if job.memory_constrained else due_s(job, work, policy, capacity)
@@ -256,14 +258,14 @@ class SchedulingState:
         ]
 
 
-def _in_queue_order(entries: Iterable[Entry], policy: Policy) -> tuple[Entry, ...]:
-    """By priority, which the published algorithm does not know, submission, then run key."""
+def in_order(entries: Iterable[Entry], policy: Policy, *, by: str) -> list[Entry]:
+    """By priority, which the published algorithm does not know, then the attribute ``by``, then run key."""
     # Sorts are stable, and need no tuples, which the collector would look through.
-    in_order = sorted(entries, key=attrgetter("run_key"))
-    in_order.sort(key=attrgetter("job.submitted_s"))
+    found = sorted(entries, key=attrgetter("run_key"))
+    found.sort(key=attrgetter(by))
     if not isinstance(policy, PaperPolicy):
-        in_order.sort(key=attrgetter("job.priority"), reverse=True)
-    return tuple(in_order)
+        found.sort(key=attrgetter("job.priority"), reverse=True)
+    return found
 
 
 def _ends(

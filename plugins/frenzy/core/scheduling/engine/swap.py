@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import place_in

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
-from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Kept, Missed, Promise, Sweep
 from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy
 from frenzy.core.scheduling.engine.room import Need, place, place_in

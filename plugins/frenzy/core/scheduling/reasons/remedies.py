@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from frenzy.core.scheduling.engine.job_options import RankedPlan
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import Policy, with_queues
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Free, FreeCapacity, FreeOfType, Need, usable_gpus

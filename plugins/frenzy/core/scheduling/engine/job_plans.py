@@ -1,7 +1,6 @@
 """What jobs may run with: each plan with what it asks of the nodes, and takes for each unit of the job's work.
 
-Options are remembered across decisions. Those that ask the nodes for the same share one ``Ask``, whatever their run
-times: what depends on nothing else is found once for all of them.
+Remembered across decisions. Jobs that ask the nodes for the same share one ``Ask``, whatever their run times.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 _MOST_KNOWN: Final = 16_384
-
-
 _SETTINGS: Final = attrgetter(
     "num_gpus", "tp", "zero_stage", "micro_batch_size", "activation_checkpointing", "offload_optimizer"
 )
@@ -53,7 +50,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class JobOptions:
+class JobPlans:
     """The plans that a job may take.
 
     listed: all, in its order of preference. plans: those whose GPU type is there; the fastest first, unless they are
@@ -70,7 +67,7 @@ class JobOptions:
         return left * self.least.unit_s * self.least.gpus if self.least is not None else 0.0
 
 
-NO_OPTIONS: Final = JobOptions((), (), Ask((), ()), None)
+NO_PLANS: Final = JobPlans((), (), Ask((), ()), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,66 +134,67 @@ def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownOptions:
-    """The options of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
+class KnownPlans:
+    """The plans of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
 
-    They are found by the identity of the plans, which are kept with them. rigid_on: all nodes, empty and in service,
-    where plans are chosen by them, too.
+    They are found by the identity of what the jobs list, which is kept with them. rigid_on: all nodes, empty and in
+    service, where plans are chosen by them, too.
     """
 
     policy: Policy
     rigid_on: FreeCapacity | None
     speed: dict[str, float]
     sizes: dict[str, int]
-    _waiting: dict[object, tuple[object, JobOptions]] = field(default_factory=dict)
-    _running: dict[object, tuple[RunningJob, RankedPlan, JobOptions]] = field(default_factory=dict)
+    _waiting: dict[object, tuple[object, JobPlans]] = field(default_factory=dict)
+    _running: dict[object, tuple[RunningJob, RankedPlan, JobPlans]] = field(default_factory=dict)
     _asks: dict[object, Ask] = field(default_factory=dict)
 
     @staticmethod
-    def of(policy: Policy, capacity: Capacity) -> KnownOptions:
-        """Shared by all decisions that come to the same options, whatever the policy's other numbers."""
+    def of(policy: Policy, capacity: Capacity) -> KnownPlans:
+        """Shared by all decisions that come to the same plans, whatever the policy's other numbers."""
         is_swept = isinstance(policy, BackfillPolicy)
         alike = BackfillPolicy(cpus_per_gpu=policy.cpus_per_gpu) if is_swept else policy
-        rigid_on = capacity if isinstance(policy, FifoPolicy) else None
-        return _known_options(alike, capacity.cluster.gpu_types, rigid_on)
+        return _known_plans(alike, capacity.cluster.gpu_types, capacity if isinstance(policy, FifoPolicy) else None)
 
-    def of_waiting(self, job: QueuedJob) -> JobOptions:
+    def of_waiting(self, job: QueuedJob) -> JobPlans:
         """Everything ``job`` may start with; a plan made for a GPU type that has since become smaller is none."""
         key = (id(job.plans), job.ordered, job.asked_gpus, job.excluded_nodes)
         known = self._waiting.get(key)
-        if known is None or known[0] is not job.plans:
-            if len(self._waiting) >= _MOST_KNOWN:
-                self._waiting.clear()
-                self._asks.clear()
+        if known is None:
+            self._forget()
             in_order = job.ordered or not isinstance(self.policy, BackfillPolicy)
-            known = self._waiting[key] = (job.plans, self._options(self._worth_trying(job), in_order=in_order))
+            known = self._waiting[key] = (job.plans, self._job_plans(self._worth_trying(job), in_order=in_order))
         return known[1]
 
-    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> tuple[RankedPlan, JobOptions]:
+    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> tuple[RankedPlan, JobPlans]:
         """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
         # By the plans themselves, which the entry keeps alive: the tuple around them is made anew in each pass.
         key = (id(job.plan), tuple(map(id, job.plans)), job.excluded_nodes, is_displaced)
         known = self._running.get(key)
         if known is None:
-            if len(self._running) >= _MOST_KNOWN:
-                self._running.clear()
-            shape = job.plan.shape
+            self._forget()
             others = [
                 each
                 for each in job.plans
-                if each.gpu_type in self.sizes and self._is_large_enough(each) and (is_displaced or each.shape != shape)
+                if each.gpu_type in self.sizes
+                and self._is_large_enough(each)
+                and (is_displaced or each.shape != job.plan.shape)
             ]
             current = self._ranked(job.plan, job.excluded_nodes)
-            known = self._running[key] = (job, current, self._options(self._all_ranked(others, job)))
+            known = self._running[key] = (job, current, self._job_plans(self._all_ranked(others, job)))
         return known[1:]
+
+    def _forget(self) -> None:
+        if len(self._waiting) + len(self._running) >= _MOST_KNOWN:
+            for each in (self._waiting, self._running, self._asks):
+                each.clear()
 
     def _is_large_enough(self, plan: ResourcePlan) -> bool:
         return plan.memory.required_bytes <= self.sizes.get(plan.gpu_type, math.inf)
 
     def _worth_trying(self, job: QueuedJob) -> list[RankedPlan]:
-        policy = self.policy
         plans = [plan for plan in job.plans if self._is_large_enough(plan)]
-        if isinstance(policy, PaperPolicy) and not job.ordered:
+        if isinstance(self.policy, PaperPolicy) and not job.ordered:
             plans = plan_order(plans)
         if self.rigid_on is not None:
             empty, need = self.rigid_on, partial(self.policy.need, excluded_nodes=job.excluded_nodes)
@@ -212,15 +210,12 @@ class KnownOptions:
         need = self.policy.need(plan, excluded_nodes)
         return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)
 
-    def _options(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> JobOptions:
+    def _job_plans(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> JobPlans:
         plans = [each for each in listed if each.gpu_type in self.speed]
         if not in_order:
             plans.sort(key=attrgetter("unit_s"))
         least = min(plans, key=lambda each: each.unit_s * each.gpus, default=None)
-        return JobOptions(tuple(listed), tuple(plans), self._ask(listed, plans), least)
-
-    def _ask(self, listed: Sequence[RankedPlan], plans: Sequence[RankedPlan]) -> Ask:
-        """One for all that ask for the same, of GPUs with the same memory."""
+        # One for all that ask for the same, of GPUs with the same memory.
         needs = tuple([each.need for each in listed])
         key = needs, tuple([each.plan.memory.required_bytes for each in listed])
         found = self._asks.get(key)
@@ -229,13 +224,13 @@ class KnownOptions:
             for each in plans:
                 fewest[each.gpu_type] = min(each.num_gpus, fewest.get(each.gpu_type, each.num_gpus))
             found = self._asks[key] = Ask(needs, tuple(fewest.items()))
-        return found
+        return JobPlans(tuple(listed), tuple(plans), found, least)
 
 
 @lru_cache(maxsize=8)
-def _known_options(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Capacity | None) -> KnownOptions:
+def _known_plans(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Capacity | None) -> KnownPlans:
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    return KnownOptions(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes)
+    return KnownPlans(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes)
 
 
 def rigid_plans(
@@ -243,9 +238,8 @@ def rigid_plans(
 ) -> list[ResourcePlan]:
     """The plans with the one number of GPUs the job runs with, whatever is free; the fastest first.
 
-    That number is ``asked_gpus``; if no plan that is ``fitting`` an empty cluster has exactly it, the
-    next larger one, then the next smaller one. A job of which nothing is known asks for the fewest.
-    ordered: keep the order of ``plans`` instead of sorting by speed.
+    That number is ``asked_gpus`` (else 1), or the next larger one, then the next smaller one that is ``fitting`` an
+    empty cluster. ordered: keep the order of ``plans`` instead of sorting by speed.
     """
     asked = asked_gpus or 1
     counts = sorted({plan.num_gpus for plan in fitting or plans}, key=lambda count: (count < asked, abs(count - asked)))
@@ -272,11 +266,7 @@ def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
 
 
 def _undominated(listed: Iterable[RankedPlan]) -> list[RankedPlan]:
-    """Plans without those that could never be the one to take.
-
-    Where an earlier one of the same type asks for no more of anything and ends no later, it can
-    start whenever the later one can.
-    """
+    """Plans without those beside which an earlier one of their type asks for no more and ends no later."""
     kept: list[RankedPlan] = []
     of_type: dict[str, list[RankedPlan]] = {}
     for each in listed:
