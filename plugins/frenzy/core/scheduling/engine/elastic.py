@@ -1,7 +1,4 @@
-"""Moves: jobs start, grow, shrink, change their GPUs or give way, so that all end sooner.
-
-A job that gives way is told why in a sentence: for whose sake it does, or what it holds too much of.
-"""
+"""Moves: jobs start, grow, shrink, change their GPUs or give way, so that all end sooner."""
 
 from __future__ import annotations
 
@@ -37,9 +34,8 @@ def is_elastic(state: SchedulingState) -> bool:
 def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sweep]:
     """Starts, resizes and preemptions, in the order they are served; and the last sweep: the record of all that wait.
 
-    Jobs under memory pressure are served before all others (``swap``). Starts and resizes may use GPUs that another
-    action of the same answer gives back. A target that cannot be placed, because of how GPUs lie on nodes, is open to
-    as many as found a place, and the sweep made again.
+    Jobs under memory pressure come first (``swap``). Actions may use GPUs that others of the same answer give back. A
+    target that GPUs on several nodes cannot serve is open to as many as found a place, and the sweep made again.
     """
     policy = state.policy
     assert isinstance(policy, HasPolicy), "only that one moves jobs"

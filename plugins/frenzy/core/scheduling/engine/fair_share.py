@@ -1,11 +1,10 @@
 """Weighted shares of queues: who is served next, and how much of the cluster it may have by right.
 
-Shares are of effective GPUs (GPUs times the speed of their type). Of the queues that have jobs, each has
-a right to its weight over the weights of all of them. The next to be served is always the queue that holds
-least for its weight. First every queue takes what fits into its right; then jobs for which that left nothing
-borrow what is left. What is borrowed is given back as soon as its owner has jobs: a job beyond its queue's
-right is served last, and shrinks, moves or stops. A job that is larger than its queue's right borrows, too,
-until it is due: then it comes before others, as long as its queue holds less than its right.
+Shares are of effective GPUs. Of the queues that have jobs, each has a right to its weight over the weights of all. The
+next to be served is the queue that holds least for its weight. First every queue takes what fits into its right; then
+jobs for which that left nothing borrow what is left. A job beyond its queue's right is served last, and shrinks, moves
+or stops when the owner has jobs. A job larger than its queue's right borrows until it is due: then it comes first, as
+long as its queue holds less than its right.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""What is left to the jobs whose turn is still to come, in one sweep over all of them, and a record of it.
-
-Where nobody moves, a waiting job may be promised when and where it can start if running jobs end as expected.
-"""
+"""What is left to the jobs whose turn is still to come in a sweep, its record, and promises of later starts."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import ClassVar
@@ -23,8 +20,8 @@ from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import RunningJob
 
 Places = Mapping[tuple[str, object], int]
-"""How many jobs found a place for a plan that could not be placed for all that took it: (run key, plan id) of a
-running job, and ("", need) for all that wait, who ask for the same alike."""
+"""How many jobs found a place for what could not be placed for all: (run key, plan id) of a running job, and
+("", need) for all that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +35,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """What a waiting job found when its turn came, and took nothing of.
-
-    left: GPUs of each type that no job before it took. kept: those of a type that are kept for one before it. quotas:
-    what counted against them.
-    """
+    """What a waiting job found at its turn: GPUs of each type left, those kept for another, and quotas in use."""
 
     left: Mapping[str, int]
     kept: Mapping[str, Kept]
@@ -53,9 +46,8 @@ class Missed:
 class Promise:
     """``ranked`` for the job of ``entry`` from ``start_s`` on, infinite where that hangs on an end that is not known.
 
-    instead_of: what it could have started at once, and gave up for this. after: names of the jobs whose end it waits
-    for last. at_start: of each of its nodes what is left to others then; of none for a job that waits its turn behind
-    another's promise.
+    instead_of: what it could have started at once. after: names of the jobs whose end it waits for last. at_start: what
+    is left to others then on each of its nodes; none where it waits its turn behind another's promise.
     """
 
     entry: Entry
@@ -74,10 +66,6 @@ class Promise:
     def end_s(self) -> float:
         return self.start_s + self.entry.restart_s + self.entry.run_s(self.ranked)
 
-    def begins_after(self, end_s: float) -> bool:
-        """Whether a job that ends at ``end_s`` is gone by the promised start."""
-        return end_s <= self.start_s < math.inf
-
     def spare(self, now: FreeOfType) -> FreeOfType:
         """What a job of any length may use of ``now``."""
         return now.with_free({name: now.free[name].lesser(free) for name, free in self.at_start.items()})
@@ -90,10 +78,7 @@ class Promise:
 
 
 class Timeline:
-    """How the room of one GPU type grows as its jobs end. A job past its expected end may end at any moment.
-
-    before: the room now. ends: expected ends with their jobs, in order; infinite where they are not known.
-    """
+    """How the room of one GPU type, ``before`` now, grows as its jobs end: ``ends``, in order, infinite if unknown."""
 
     def __init__(
         self, before: FreeOfType, ends: Sequence[tuple[float, RunningJob]], now_s: float, policy: Policy
@@ -140,11 +125,9 @@ class Sweep:
     """Capacity in the course of one sweep.
 
     moves: whether jobs may be moved. left: GPUs that no entry earlier in line has; idle: of these, held by nobody.
-    quotas: GPUs claimed against them. places: for how many there are any, of a plan that earlier sweeps could not
-    place for all. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
-    effective GPUs that the job whose turn it is may have. missed: of each waiting job that took nothing, by run key;
-    own_promises: what it is promised. _placed: how many of ``places`` are taken. _full: asks of which nothing fits
-    into ``left``; emptied whenever ``left`` grows.
+    places: for how many there are any, of what earlier sweeps could not place for all; _placed: how many are taken.
+    reserved: by GPU type, for a job that must not be overtaken. allowance: effective GPUs that the job whose turn it is
+    may have. missed, own_promises: of waiting jobs, by run key. head: blocks all behind. _full: asks that find nothing.
     """
 
     moves: ClassVar[bool] = True
@@ -161,6 +144,7 @@ class Sweep:
     reserved: dict[str, Kept] = field(default_factory=dict)
     missed: dict[str, Missed] = field(default_factory=dict)
     own_promises: dict[str, Promise] = field(default_factory=dict)
+    head: Entry | None = None
     _placed: Counter[tuple[str, object]] = field(default_factory=Counter)
     _turn: Missed | None = None
     _full: set[Ask] = field(default_factory=set)
@@ -204,10 +188,6 @@ class Sweep:
         asked = asked_by(entry, ranked)
         return self._placed[asked] < self.places.get(asked, math.inf)
 
-    def is_over(self) -> bool:
-        """Whether nobody has a turn any more."""
-        return False
-
     def waits_for_better(self, _entry: Entry, _best: RankedPlan, _price: float) -> bool:
         """Whether a job had better wait than take ``best``."""
         return False
@@ -218,18 +198,15 @@ class Sweep:
             self.reserve(entry)
 
     def reserve(self, entry: Entry) -> None:
-        """Keep what is left of the GPU type on which ``entry`` lacks fewest from all behind it.
+        """Keep what is left of the GPU type on which ``entry`` lacks fewest from all behind it, once for each type.
 
-        Nothing for what it could not have, however many jobs end: where no node has room for it, or a quota forbids
-        it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
+        All of the type, where GPUs have to lie together on a node.
         """
         possible: list[RankedPlan] = []
-        # Not by ``possible_of``: in a long queue almost all end at the first.
-        for ranked in entry.others.plans:
-            if self.capacity.fits_empty(ranked.need) and self.may_have(entry, ranked):
-                if ranked.gpu_type in self.reserved:
-                    return
-                possible.append(ranked)
+        for ranked in self.possible_of(entry):
+            if ranked.gpu_type in self.reserved:
+                return
+            possible.append(ranked)
         if not possible:
             return
         nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
@@ -239,14 +216,14 @@ class Sweep:
         self.left[nearest.gpu_type] = left - kept
         self._turn = None
 
-    def possible_of(self, entry: Entry) -> list[RankedPlan]:
+    def possible_of(self, entry: Entry) -> Iterator[RankedPlan]:
         """What would fit if nothing ran, and it may have."""
         fits, plans = self.capacity.fits_empty, entry.others.plans
-        return [each for each in plans if fits(each.need) and self.may_have(entry, each)]
+        return (each for each in plans if fits(each.need) and self.may_have(entry, each))
 
     def is_full(self, ask: Ask) -> bool:
         """Whether nothing of ``ask`` fits into what is left."""
-        if ask in self._full:
+        if self.head is not None or ask in self._full:
             return True
         left = self.left
         for gpu_type, num_gpus in ask.fewest_gpus:
@@ -258,7 +235,7 @@ class Sweep:
     @property
     def is_full_for_all(self) -> bool:
         """Whether nothing fits of what any waiting job asks."""
-        return len(self._full) >= self.line.num_asks
+        return self.head is not None or len(self._full) >= self.line.num_asks
 
     def may_have(self, entry: Entry, ranked: RankedPlan) -> bool:
         """Whether neither a quota nor its queue's share forbids ``ranked``."""

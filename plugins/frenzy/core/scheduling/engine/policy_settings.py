@@ -16,17 +16,14 @@ from frenzy.core.values.resource_plan import ResourcePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnyPolicy:
-    """What every policy has.
-
-    name: as settings, simulations and reports call it. cpus_per_gpu: CPUs a worker holds for each of its GPUs.
-    """
+    """What every policy has. cpus_per_gpu: CPUs a worker holds for each of its GPUs."""
 
     name: ClassVar[str]
     cpus_per_gpu: float = 1.0
 
     @property
     def numbers(self) -> BackfillPolicy:
-        """By which the engine's sweep goes: each job takes the first of its plans that fits, and no queue has rules."""
+        """By which the sweep goes: the first plan that fits, no rules of queues."""
         return _PLAIN
 
     def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
@@ -39,7 +36,7 @@ class _AnyPolicy:
 class BackfillPolicy(_AnyPolicy):
     """The engine with moves off: each job takes the plan that costs least of what is idle, behind reservations.
 
-    What each number does to completion times, ``python -m tests.bench.tune_has`` shows.
+    What each number does, ``python -m tests.bench.tune_has`` shows.
 
     urgency: how much a job counts the delay of those behind it when it chooses a plan; 0: not at all.
     slowdown: a job is due this many times later than the whole cluster would take for it alone.
@@ -48,17 +45,13 @@ class BackfillPolicy(_AnyPolicy):
     uses GPUs best.
     queues: shares of queues, quotas of queues and teams.
 
-    min_gain: a job that could start now waits for a better plan only when that lowers its
-    predicted time to the end (or its cost, if that is its objective) by at least this share.
-    max_wait_share: bound of that patience: time waited since submission, expected wait included,
-    as a share of its longest plan's predicted run time. Past it the job takes what it can get.
+    min_gain: a job that could start waits for a plan that lowers its time to the end (or its cost) by this share.
+    max_wait_share: it does so while its whole wait is below this share of its longest plan's run time.
 
     hysteresis: a faster plan, or a move, must leave less than this share of the time to the end (restart included).
-    payback: a move that nothing forces must pay for itself before the job has run so many times as long as it has with
-    its present plan.
+    payback: a move that nothing forces must pay for itself before the job has run so many times as long as it has.
     disturbance: a plan that makes others move must save what these lose by it, and so many restarts' time.
-    gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
-    time to its end by so much.
+    gain_without_budget: a job without moves left may grow if that divides the time to its end by so much.
     """
 
     name: ClassVar[str] = "backfill"
@@ -93,21 +86,14 @@ class HasPolicy(BackfillPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperPolicy(_AnyPolicy):
-    """Frenzy as published: FIFO, first plan that fits by (GPUs, memory), pass over what does not.
-
-    It keeps to what can be launched: one GPU type in a job, tensor-parallel groups whole on a node, host memory and
-    CPUs counted.
-    """
+    """Frenzy as published: FIFO, the first plan that fits by (GPUs, memory), pass over what does not."""
 
     name: ClassVar[str] = "frenzy-paper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoPolicy(_AnyPolicy):
-    """FIFO on the number of GPUs the user asked for, on any type that is free ("opportunistic").
-
-    The first job that has to wait keeps all behind it waiting, as a plain queue does.
-    """
+    """FIFO on the number of GPUs the user asked for, on any type; who has to wait blocks all behind."""
 
     name: ClassVar[str] = "fifo"
 

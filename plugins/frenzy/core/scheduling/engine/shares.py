@@ -1,17 +1,14 @@
 """Who should hold what: one sweep over all active jobs with a price for every GPU.
 
-To finish jobs soon on average, the next job in line should take a plan whose gain is worth the delay
-it causes: a GPU-second it uses delays every job behind it by one part in the remaining capacity. So a
-plan with n (effective) GPUs that takes t seconds costs
+A GPU-second delays every job behind by one part in the remaining capacity. So a plan with n effective GPUs that takes
+t seconds costs
 
     t * (1 + price * n),   price = urgency * (number of jobs behind) / (capacity left)
 
-and the cheapest is taken. For jobs that speed up with GPUs to the power p this gives the nearly
-optimal shares of heSRPT (Berg, Vesilo, Harchol-Balter 2020), without solving anything: for n GPUs the
-minimum is at n = p/(1-p) / price. With nobody behind the price is nothing, and the job runs as fast as
-it can. A job that runs keeps its plan unless another is better by ``hysteresis``, restart included, and with it the
-restarts that are likely to follow before its end. A plan for which other jobs would have to move costs what these lose
-by it, and ``disturbance`` restarts more: minutes saved by a short job are not worth those that a large one loses.
+and the cheapest is taken. For jobs that speed up with GPUs to the power p this gives the nearly optimal shares of
+heSRPT (Berg, Vesilo, Harchol-Balter 2020): the minimum is at n = p/(1-p) / price. A job that runs keeps its plan unless
+another is better by ``hysteresis``, its restart and those likely to follow included. A plan for which others would have
+to move costs what these lose by it, and ``disturbance`` restarts more.
 """
 
 from __future__ import annotations
@@ -33,11 +30,9 @@ Served = tuple[Entry, RankedPlan | None]
 def targets(
     state: SchedulingState, line: ServiceOrder, policy: BackfillPolicy, places: Places
 ) -> tuple[list[Served], Sweep]:
-    """What each job should hold, in the order they are served, None for one that should stop; and the sweep, which
-    knows what each waiting job that took nothing found at its turn.
+    """What each job should hold, in the order they are served, None for one that should stop; and the sweep.
 
-    Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
-    places: for how many there are any, of what earlier sweeps could not place for all.
+    Fixed jobs and jobs that go on waiting are left out. places: as of ``Sweep``.
     """
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     quotas = QuotaUse(policy.queues)
@@ -93,20 +88,14 @@ def _price(sweep: Sweep, turn: Turn) -> float:
 
 
 def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
-    """The cheapest plan of the job in what is left; it is taken.
-
-    Its price depends on the number of jobs behind it, and on the effective GPUs that are left; where it
-    has its turn by right, on what its queue has left.
-    """
+    """The cheapest plan of the job in what is left; it is taken."""
     entry, current = turn.entry, turn.entry.current
     if entry.is_kept:
         sweep.give_back(entry, entry.held)
-    if sweep.is_over():
-        return None
     price = _price(sweep, turn)
     best = _cheapest(sweep, entry, price)
     if best is None and entry.by_s < math.inf:
-        best = _cheapest(sweep, entry, 0.0, is_hurried=True)
+        best = _cheapest(sweep, entry, 0.0, below_s=math.inf)
     if best is not None and sweep.waits_for_better(entry, best, price):
         return None
     if best is None and entry.is_kept:
@@ -120,44 +109,48 @@ def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
     return best
 
 
-def _cheapest(sweep: Sweep, entry: Entry, price: float, *, is_hurried: bool = False) -> RankedPlan | None:
+def _cheapest(sweep: Sweep, entry: Entry, price: float, *, below_s: float | None = None) -> RankedPlan | None:
     """Of the open plans that meet its deadline; the first for a job whose order of plans is not one of speed.
 
-    is_hurried: the fastest of all instead, whatever its deadline, its cost and the moves of others.
+    below_s: the fastest instead, if it takes less, whatever its deadline, its cost and the moves of others.
     """
-    best, least, again_s = None, math.inf, 0.0
+    is_hurried = below_s is not None
+    best, least, again_s = None, math.inf if below_s is None else below_s, 0.0
     by_s, by_cost = (math.inf, False) if is_hurried else (entry.by_s, entry.by_cost)
-    current, left, goes_by_time = entry.current, sweep.left, not (by_cost or entry.in_order)
+    current, left, plans = entry.current, sweep.left, entry.others.plans
+    if entry.in_order:
+        fit = (each for each in plans if each.num_gpus <= left.get(each.gpu_type, 0))
+        return next((each for each in fit if _is_open(sweep, entry, each)), None)
     if current is not None and entry.run_s(current) <= by_s and _may_stay(sweep, entry, current):
         paid_s, again_s = sweep.policy.hysteresis * entry.run_s(current), entry.moves_again_s
-        best, least = current, current.money(paid_s) if by_cost else paid_s * (1.0 + price * current.gpus)
-    for ranked in entry.others.plans:
+        if (cost := _cost(current, paid_s, price, by_cost)) < least:
+            best, least = current, cost
+    for ranked in plans:
         if ranked.num_gpus > left.get(ranked.gpu_type, 0):
             continue
         takes_s = entry.left * ranked.unit_s + entry.restart_s
-        if goes_by_time and takes_s >= least:
+        if takes_s > by_s or (takes_s >= least and not by_cost):
             break
-        if takes_s > by_s:
-            continue
-        paid_s = takes_s + again_s
-        cost = ranked.money(paid_s) if by_cost else paid_s * (1.0 + price * ranked.gpus)
+        cost = _cost(ranked, takes_s + again_s, price, by_cost)
         # What it costs to disturb others only makes it dearer, and is looked up last.
-        if (cost >= least and not entry.in_order) or not _is_open(sweep, entry, ranked):
+        if cost >= least or not _is_open(sweep, entry, ranked):
             continue
-        if entry.in_order:
-            return ranked
-        if not (by_cost or is_hurried or _is_idle(sweep, entry, ranked)):
-            cost += sweep.policy.disturbance * sweep.line.restart_s + _lost_by_others_s(sweep, entry, ranked, takes_s)
+        if not (by_cost or is_hurried):
+            cost += _disturbance_s(sweep, entry, ranked, takes_s)
         if cost < least:
             best, least = ranked, cost
     return best
 
 
-def _lost_by_others_s(sweep: Sweep, entry: Entry, ranked: RankedPlan, takes_s: float) -> float:
+def _cost(ranked: RankedPlan, paid_s: float, price: float, by_cost: bool) -> float:
+    return ranked.money(paid_s) if by_cost else paid_s * (1.0 + price * ranked.gpus)
+
+
+def _disturbance_s(sweep: Sweep, entry: Entry, ranked: RankedPlan, takes_s: float) -> float:
     """What the jobs lose that are served last of those that hold what ``ranked`` lacks, until they have it back."""
-    gpu_type, lost_s = ranked.gpu_type, 0.0
-    lacks = min(ranked.num_gpus, ranked.num_gpus - _at_hand(sweep, entry, gpu_type))
-    for other in reversed(sweep.line.holders.get(gpu_type, ())):
+    lacks = min(ranked.num_gpus, ranked.num_gpus - _at_hand(sweep, entry, ranked.gpu_type))
+    lost_s = sweep.policy.disturbance * sweep.line.restart_s if lacks > 0 else 0.0
+    for other in reversed(sweep.line.holders.get(ranked.gpu_type, ())):
         if lacks <= 0 or other.place <= entry.place:
             break
         taken = min(other.num_held, lacks)
@@ -217,7 +210,11 @@ def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan 
     # Most are served with their fastest.
     if all(each is None or each.unit_s >= chosen.unit_s for each in (entry.current, *entry.others.plans[:1])):
         return chosen
+    if chosen is entry.current:
+        below_s = entry.run_s(chosen) * sweep.policy.hysteresis
+    else:
+        below_s = entry.run_s(chosen) + entry.restart_s + entry.moves_again_s
     sweep.give_back(entry, chosen)
-    best = _cheapest(sweep, entry, 0.0, is_hurried=True) or chosen
+    best = _cheapest(sweep, entry, 0.0, below_s=below_s) or chosen
     sweep.take(entry, best)
     return best

@@ -1,9 +1,8 @@
 """Where no job is moved: the same sweep over the jobs that wait, each placed at its turn.
 
-A job that finds no place is promised the one with which it ends soonest, if running jobs end as expected; so is a
-job that had better wait than start what it could (``min_gain``, within ``max_wait_share``). There is one promise for
-each GPU type, that of the first job which waits for it. Jobs behind it may use what it leaves, or what they give back
-by then.
+A job that finds no place, or had better wait (``min_gain``, within ``max_wait_share``), is promised the one with which
+it ends soonest if running jobs end as expected. There is one promise for each GPU type; jobs behind may use what it
+leaves, or what they give back by then.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
 class StartSweep(Sweep):
     """A sweep in which nobody moves.
 
-    started: by run key. promises: those that are kept, by GPU type. head: who blocks all behind it, under a policy
-    where one does. _behind_s: by GPU type the end of the last that is to start there. _nowhere: what found no place
-    among all that is idle (False) or among what a promise leaves (True).
+    promises: those that are kept, by GPU type. _behind_s: by GPU type the end of the last that is to start there.
+    _nowhere: what found no place in all that is idle (False), or what a promise leaves.
     """
 
     moves: ClassVar[bool] = False
@@ -63,7 +61,6 @@ class StartSweep(Sweep):
     room: FreeCapacity
     started: dict[str, RunningJob] = field(default_factory=dict)
     promises: dict[str, Promise] = field(default_factory=dict)
-    head: Entry | None = None
     _behind_s: dict[str, float] = field(default_factory=dict)
     _timelines: dict[str, Timeline] = field(default_factory=dict)
     _nowhere: set[tuple[bool, Need]] = field(default_factory=set)
@@ -97,7 +94,7 @@ class StartSweep(Sweep):
     def _promise_before_end(self, entry: Entry, ranked: RankedPlan) -> Promise | None:
         """The promise of GPUs of its type that ``ranked``, started now, would not leave in time."""
         promise, end_s = self.promises.get(ranked.gpu_type), self.now_s + entry.restart_s + entry.run_s(ranked)
-        if promise is None or promise.entry is entry or promise.begins_after(end_s):
+        if promise is None or promise.entry is entry or end_s <= promise.start_s < math.inf:
             return None
         return promise
 
@@ -123,15 +120,11 @@ class StartSweep(Sweep):
             kept[gpu_type] = Kept(promise.entry, room.idle_gpus - left[gpu_type], promise.start_s)
         return left, kept
 
-    def is_over(self) -> bool:
-        """A plain queue's first job that waits blocks all behind it."""
-        return self.head is not None
-
     def keep_for(self, entry: Entry, price: float) -> None:
         """Promise a place to ``entry``, which found none, or let it block all behind it."""
         policy = self.state.policy
         if isinstance(policy, FifoPolicy):
-            if self.head is None and self.possible_of(entry):
+            if self.head is None and any(self.possible_of(entry)):
                 self.head, self._turn = entry, None
         elif all(gpu_type in self.promises for gpu_type, _ in entry.others.ask.fewest_gpus):
             return
@@ -172,10 +165,7 @@ class StartSweep(Sweep):
             self._turn = None
 
     def _best(self, entry: Entry, price: float, instead_of: RankedPlan | None) -> Promise | None:
-        """The promise with which ``entry`` fares best; better than to start ``instead_of``.
-
-        Of types that have a promise only where it could start otherwise: it then waits its turn behind the others.
-        """
+        """The promise with which ``entry`` fares best; better than ``instead_of``, also behind another's promise."""
         soonest = [
             (self._key(entry, each, self._soonest_s(each), price), each)
             for each in self.possible_of(entry)
@@ -208,9 +198,7 @@ class StartSweep(Sweep):
         return Promise(entry, ranked, start_s, instead_of, after, at_start)
 
     def _key(self, entry: Entry, ranked: RankedPlan, start_s: float, price: float) -> Key:
-        """What ``ranked`` from ``start_s`` on is worth to ``entry``, the least the best: late for its deadline, what it
-        goes by, the time to its end.
-        """
+        """What ``ranked`` from ``start_s`` on is worth, least is best: late for its deadline, what it goes by, time."""
         wait_s, run_s = start_s - self.now_s, entry.run_s(ranked) + entry.restart_s
         late = wait_s + run_s > entry.by_s
         if entry.in_order:

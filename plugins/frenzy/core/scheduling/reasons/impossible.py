@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from frenzy.core.scheduling.engine.room import FreeOfType, Need, place
 from frenzy.core.scheduling.engine.state import SchedulingState
@@ -19,61 +20,34 @@ def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:
             detail="None of the job's plans is feasible on this cluster.",
             remedy="the table of plans says what refused each of them",
         )
-    whole = state.capacity.whole
-    known = [(need, whole.by_type[need.gpu_type]) for need in needs if need.gpu_type in whole.by_type]
-    for reason_of in (_out_of_service, _taken, _excluded, _host_too_small):
-        for need, room in known:
-            reason = reason_of(state.cluster, need, room)
-            if reason is not None:
-                return reason
+    whole = state.capacity.whole.by_type
+    cases = [_cases(state.cluster, need, whole[need.gpu_type]) for need in needs if need.gpu_type in whole]
+    for room, need, code, detail, remedy in chain.from_iterable(zip(*cases, strict=True)):
+        if place(room, need) is not None:
+            return Reason(code=code, detail=detail, remedy=remedy)
     return _too_few_gpus(state.cluster, needs)
 
 
-def _out_of_service(cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
-    if place(room, need) is None:
-        return None
-    nodes = [node for node in cluster.nodes if node.gpu_type == need.gpu_type and node.state is not NodeState.READY]
-    nodes.sort(key=lambda node: node.name)
-    away = listed([f"{node.name} ({node.state})" for node in nodes], last="and")
-    return Reason(
-        code=ReasonCode.WAITING_FOR_NODES,
-        detail=f"Needs {asked(need)}, but nodes with that type are out of service: {away}.",
-        remedy=f"{listed([node.name for node in nodes])} back in service",
-    )
-
-
-def _taken(cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
-    """It would fit without work outside Frenzy, which ends some time."""
-    nodes = [node for node in cluster.nodes if node.gpu_type == need.gpu_type and node.num_taken]
-    whole = room.with_free({node.name: room.free[node.name]._replace(num_gpus=node.num_gpus) for node in nodes})
-    if place(whole, need) is None:
-        return None
-    return Reason(
-        code=ReasonCode.WAITING_FOR_GPUS,
-        detail=f"Needs {asked(need)}; the cluster has {in_all(cluster, need.gpu_type)}.",
-        remedy=f"more idle {need.gpu_type}",
-    )
-
-
-def _excluded(_cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
-    if place(room, need._replace(excluded_nodes=())) is None:
-        return None
-    return Reason(
-        code=ReasonCode.NEVER_FITS,
-        detail=f"Needs {asked(need)}, which only nodes have that it must not use again: "
-        f"{listed(need.excluded_nodes, last='and')}.",
-        remedy=f"another node with {need.gpu_type}",
-    )
-
-
-def _host_too_small(_cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
-    if place(room, need.of_gpus_only._replace(excluded_nodes=())) is None:
-        return None
-    return Reason(
-        code=ReasonCode.NEVER_FITS,
-        detail=f"Needs {asked(need)} with {host_needs(need)} on a node, more than nodes of that type have.",
-        remedy=f"larger nodes of {need.gpu_type}",
-    )
+def _cases(cluster: Cluster, need: Need, room: FreeOfType) -> list[tuple[FreeOfType, Need, ReasonCode, str, str]]:
+    """What would fit where once something changed, with the reason that names it; the first that fits is true."""
+    gpu_type, needs, excluded = need.gpu_type, f"Needs {asked(need)}", listed(need.excluded_nodes, last="and")
+    nodes = sorted([each for each in cluster.nodes if each.gpu_type == gpu_type], key=lambda each: each.name)
+    away = [each for each in nodes if each.state is not NodeState.READY]
+    states = listed([f"{each.name} ({each.state})" for each in away], last="and")
+    gone = f"{needs}, but nodes with that type are out of service: {states}."
+    back = f"{listed([each.name for each in away])} back in service"
+    # Work outside Frenzy ends some time.
+    gpus = {each.name: room.free[each.name]._replace(num_gpus=each.num_gpus) for each in nodes if each.num_taken}
+    taken = f"{needs}; the cluster has {in_all(cluster, gpu_type)}."
+    barred = f"{needs}, which only nodes have that it must not use again: {excluded}."
+    small = f"{needs} with {host_needs(need)} on a node, more than nodes of that type have."
+    anywhere = need._replace(excluded_nodes=())
+    return [
+        (room, need, ReasonCode.WAITING_FOR_NODES, gone, back),
+        (room.with_free(gpus), need, ReasonCode.WAITING_FOR_GPUS, taken, f"more idle {gpu_type}"),
+        (room, anywhere, ReasonCode.NEVER_FITS, barred, f"another node with {gpu_type}"),
+        (room, anywhere.of_gpus_only, ReasonCode.NEVER_FITS, small, f"larger nodes of {gpu_type}"),
+    ]
 
 
 def _too_few_gpus(cluster: Cluster, needs: Sequence[Need]) -> Reason:
