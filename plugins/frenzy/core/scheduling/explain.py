@@ -1,8 +1,4 @@
-"""Why a job runs where it runs, would start, or waits; and what would have to differ.
-
-Of a running job: why it does not run one of its faster plans, and how many more idle GPUs would move it there.
-Counterfactuals are not argued but tried: the facts are changed and scheduled again.
-"""
+"""Why a job runs where it runs, would start, or waits; and what would have to differ: tried, not argued."""
 
 from __future__ import annotations
 
@@ -153,10 +149,7 @@ def _helpful(trials: Trials, entry: Entry) -> Iterator[str]:
 
 
 def _better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: Policy) -> Iterator[str]:
-    """Sentences: which of its plans it has, and for each GPU type with a faster one what would move it there.
-
-    Nothing of a job that may not be moved. A job that is to be cheap is not told of faster plans.
-    """
+    """Which of its plans a job that may be moved has, and what would move it to a faster one of each GPU type."""
     if job.elasticity is None or job.plan not in job.plans or not isinstance(policy, HasPolicy):
         return
     rank, count = job.plans.index(job.plan) + 1, len(job.plans)

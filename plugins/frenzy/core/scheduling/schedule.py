@@ -22,11 +22,10 @@ _MAX_FORECAST_ENDS = 64
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
-    """What to do now: starts and moves in the order they were decided; a Hold with its reason for every other job that
-    waits, in the order they are served.
+    """What to do now: starts and moves, then a Hold with its reason for every other job that waits, as they are served.
 
-    A start or a resize may need GPUs that a job of the same answer gives back. Raises ValueError for a state made
-    under another policy.
+    A start or a resize may need GPUs that a job of the same answer gives back. Raises ValueError for a state made under
+    another policy.
     """
     decision = decision_of(facts, now_s, policy)
     jobs = {job.run_key: job for job in decision.facts.queued}

@@ -51,10 +51,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class JobPlans:
-    """The plans that a job may take.
-
-    listed: all, in its order of preference. plans: those whose GPU type is there; the fastest first, unless they are
-    to be taken in order. least: the one with the least work, in effective GPU-seconds; None where there is no plan.
+    """The plans that a job may take: listed, in its order of preference; plans, whose GPU type is there, the fastest
+    first unless they are to be taken in order; least, the one with the least work, in effective GPU-seconds.
     """
 
     listed: tuple[RankedPlan, ...]
@@ -72,9 +70,8 @@ NO_PLANS: Final = JobPlans((), (), Ask((), ()), None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Capacity:
-    """What a cluster's ready nodes have for our jobs. speed: of a GPU of each type, relative to the fastest;
-    effective GPUs are GPUs times speed. ready: nodes that take new work; not_ready: those that take none.
-    empty: what would be free if nothing ran; whole: if no node were drained or lost either.
+    """What a cluster's ready nodes have for our jobs. speed: of a GPU of each type, relative to the fastest; effective
+    GPUs are GPUs times speed. empty: what would be free if nothing ran; whole: if no node were out of service either.
     """
 
     cluster: Cluster
@@ -137,8 +134,7 @@ def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
 class KnownPlans:
     """The plans of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
 
-    They are found by the identity of what the jobs list, which is kept with them. rigid_on: all nodes, empty and in
-    service, where plans are chosen by them, too.
+    They are found by the identity of what the jobs list. rigid_on: all nodes, where plans are chosen by them, too.
     """
 
     policy: Policy
@@ -250,8 +246,7 @@ def rigid_plans(
 def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
     """Plans by (GPUs, memory per GPU), both ascending, as published; throughput plays no part.
 
-    The published plans name no GPU type: plans that differ only in it count as one, with the
-    least memory any of them asks for, and go by the smaller class first.
+    Plans that differ only in GPU type count as one, with the least memory any of them asks for.
     """
     least_bytes: dict[object, int] = {}
     for plan in plans:

@@ -1,7 +1,4 @@
-"""Free capacity as an immutable index, by GPU type and idle GPUs of a node; and where in it a plan goes.
-
-Steps return a new value, which always equals one made anew from the same facts.
-"""
+"""Free capacity as an immutable index, by GPU type and idle GPUs of a node; and where in it a plan goes."""
 
 from __future__ import annotations
 
@@ -29,12 +26,7 @@ class Free(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What one plan asks of the nodes of its GPU type.
-
-    group_size: GPUs of a tensor-parallel group, which never spans nodes.
-    host_bytes_per_node: host memory on each node that takes part, however many of its GPUs are used.
-    host_bytes_per_gpu: what each of its ranks takes there beside.
-    """
+    """What one plan asks of the nodes of its GPU type; group_size: of a tensor-parallel group, never over nodes."""
 
     gpu_type: str
     num_gpus: int
@@ -92,8 +84,8 @@ def _domains_of(nodes: Collection[Node]) -> Domains:
 class FreeOfType:
     """Free capacity of all nodes of one GPU type.
 
-    free: of every node, also of those that take no new work; negative where more is held than
-    the node has. by_idle[i]: names of the ready nodes with i idle GPUs, ascending. domains: as of ``_domains_of``.
+    free: of every node, ready or not; negative where more is held than the node has. by_idle[i]: names of the ready
+    nodes with i idle GPUs, ascending. domains: as of ``_domains_of``.
     """
 
     free: Mapping[str, Free]
@@ -180,13 +172,10 @@ class FreeCapacity:
 
 
 def place(room: FreeOfType, need: Need) -> Placement | None:
-    """The placement of ``need`` in ``room``, or None when there is none.
+    """The placement of ``need`` in ``room``; None only where there is none of whole tensor-parallel groups.
 
-    One node is preferred, and of those the one with the fewest idle GPUs that suffice, so that
-    odd single GPUs go first and whole nodes stay whole. Over several nodes: as few as possible, and of those
-    within the narrowest domain of the topology that has so few, of such domains in the one with the fewest idle GPUs.
-    Ties go to the first name. Tensor-parallel groups are never split. Whenever some placement
-    of whole groups exists, one is found.
+    On one node if possible, that with the fewest idle GPUs that suffice. Else on as few as possible, within the
+    narrowest domain of the topology that has so few, the one with the fewest idle GPUs. Ties go to the first name.
     """
     if need.num_gpus > room.idle_gpus:
         return None

@@ -1,9 +1,8 @@
 """The entries of a decision in the order they are served; and what a deadline does to it.
 
-A deadline is at risk when the time until it is less than ``deadline_slack`` times what the job would take with the
-plan that uses GPUs best, or has; the earliest deadline comes first. It cannot be met when the job's fastest plan
-would take longer than there is time. Then the job is served as one without. Plans that it could never have, for
-want of room on any node or by a quota, are not counted.
+A deadline is at risk when the time until it is less than ``deadline_slack`` times what the job takes with the plan that
+uses GPUs best, or has; the earliest comes first. One that the job's fastest plan cannot meet counts for nothing. Nor do
+plans that it could never have.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ class ServiceOrder:
     """Entries in the order they are served, and what every sweep over them needs.
 
     free: those that are not fixed. holders: of these, by GPU type, those that others may make move. kept: jobs that
-    hold what they have until their turn comes, if ever. restart_s: the median of what a move costs a job that runs.
-    num_asks: different ones, of the jobs that wait. least_priority: of those that are not fixed. now_s: when it is
-    decided.
+    hold what they have until their turn comes, if ever. restart_s: the median of what a move costs. num_asks: different
+    ones, of jobs that wait.
     """
 
     entries: list[Entry]
@@ -65,11 +63,7 @@ class ServiceOrder:
 
 
 def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> list[Entry]:
-    """An entry for every active job, in the order they are served: by priority, then by ``first_s``.
-
-    Short jobs go before long ones that came at about the same time, and none is overtaken for ever. moves: whether
-    running jobs have a turn, too.
-    """
+    """An entry for every active job, by priority, then by ``first_s``; moves: of running jobs, too."""
     entries = state.startable
     if moves:
         entries += [state.running_entry(job, now_s) for job in state.running.values()]

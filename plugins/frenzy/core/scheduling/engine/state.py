@@ -1,7 +1,4 @@
-"""The scheduler's state: facts, indexed, made anew for each decision; and what every active job could hold.
-
-Steps of one decision return a new state.
-"""
+"""The scheduler's state: facts, indexed, made anew for each decision; and what every active job could hold."""
 
 from __future__ import annotations
 
@@ -33,16 +30,13 @@ End = tuple[float, str]
 class Entry(NamedTuple):
     """One active job in a pass.
 
-    others: what it could hold instead of what it holds. left: of the job, in multiples of its plans' ``unit_s``.
-    due_s: see ``due_s``. first_s: by it the job is served among those of its priority: due_s, or earlier where its
-    deadline is at risk or it is memory-constrained. by_cost: it goes by cost, not by time. in_order: its plans are in
-    an order that is not one of speed; it takes the first that can be had. by_s: time until its deadline, if that can
-    be met.
+    others: what it could hold instead of what it holds. left: in multiples of its plans' ``unit_s``. first_s: by it the
+    job is served among those of its priority: due_s, or earlier. by_cost: it goes by cost, not by time. in_order: it
+    takes the first plan that can be had. by_s: time until its deadline, if that can be met.
 
     Of one that runs: current: what it holds. is_fixed: it keeps that whatever happens. has_moves: others may make it
-    move; without, it may only grow into idle GPUs. is_displaced: it runs on a node that takes no new work, and should
-    go elsewhere. num_held: GPUs it holds on nodes that are there and take new work. moves_again_s: see
-    ``_moves_again_s``.
+    move; without, it may only grow into idle GPUs. is_displaced: it runs on a node that takes no new work. num_held:
+    GPUs it holds on nodes that take new work.
     """
 
     job: QueuedJob | RunningJob
@@ -122,8 +116,7 @@ def is_settled(job: RunningJob, now_s: float) -> bool:
 def _moves_again_s(elasticity: Elasticity, left_s: float, ran_s: float, policy: BackfillPolicy) -> float:
     """What the moves cost that are likely to follow one that it makes of its own accord.
 
-    As the cluster is, it kept its plan for ``ran_s``. It is believed to keep the next one ``payback`` times as long,
-    which is a part of what is left: so a job that has just been moved stays, and one that was left alone moves.
+    It kept its plan for ``ran_s``, and is believed to keep the next one ``payback`` times as long.
     """
     return elasticity.restart_s * max(0.0, left_s / (policy.payback * max(ran_s, 1e-9)) - 1.0)
 
@@ -135,21 +128,16 @@ def _work_of_running(current: RankedPlan, others: JobPlans, left: float, *, is_d
 
 
 def believed_left(left: float, done: float, policy: BackfillPolicy) -> float:
-    """What is left of a job, in multiples of its plans' run times.
-
-    A job that outlived its estimate is believed to have a share of what it did still before it: the
-    longer it ran, the longer it will (so it is with run times of heavy tail).
-    """
+    """What is left of a job, in multiples of its plans' run times; a share of what it did, past its estimate."""
     return left if left > 0 else max(policy.overrun_share * done, 1e-9)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchedulingState:
-    """Facts with indices.
+    """Facts with indices; the steps of a decision return a new state.
 
-    room: what is free now. waiting: in queue order; a run may be in ``waiting`` and ``running`` at once while the
-    workers of its last attempt are not yet seen gone, and cannot start then. ends: for each GPU type the expected end
-    (infinite if not known) and run key of each running job on it, ascending.
+    room: what is free now. waiting: in queue order; a run may also be in ``running`` while the workers of its last
+    attempt are not yet gone. ends: by GPU type the expected end and run key of each running job on it, ascending.
     """
 
     policy: Policy
@@ -246,10 +234,7 @@ class SchedulingState:
         )
 
     def possible(self, entry: Entry, quotas: QuotaUse | None = None) -> list[RankedPlan]:
-        """What of ``entry`` a node has room for, if nothing runs, and ``quotas`` allow; as the job prefers them.
-
-        Without ``quotas``: as if nothing counted against any.
-        """
+        """What of ``entry`` would fit if nothing ran, and ``quotas``, or empty ones, allow; as the job prefers them."""
         quotas = quotas or QuotaUse(self.policy.numbers.queues)
         return [
             each

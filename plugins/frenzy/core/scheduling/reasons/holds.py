@@ -1,8 +1,6 @@
-"""Why each waiting job waits: one reason, in a sentence, read from the record of the decision itself.
+"""Why each waiting job waits, and why one starts with its plan: read from the record of the decision itself.
 
-A sweep leaves what every job found at its turn (``Missed``). A sentence that depends only on what is asked for is
-made once for all jobs that ask it. Remedies name no numbers here: ``remedies`` tries them. And why a job that starts
-does so with just its plan.
+Sentences are made once for all jobs that ask the same. Remedies name no numbers here: ``remedies`` tries them.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from frenzy.core.values.units import format_bytes
 class Decision:
     """What is done, and the record from which every reason is read.
 
-    facts: what was decided on. after: the state to which it leads, in which only those wait that no action serves.
-    served: those in the order they are served. sweep: in which each of them found nothing at its turn.
+    after: the state to which it leads. served: those that wait then, in the order they are served. sweep: in which each
+    of them found nothing at its turn.
     """
 
     facts: SchedulingFacts

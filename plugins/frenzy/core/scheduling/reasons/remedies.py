@@ -1,9 +1,8 @@
 """The smallest change that would start a waiting job now: tried, not argued.
 
-The facts are changed and decided on again by the policy itself, the smallest change first. So a number that is named
-is true: with it the job starts, with less it does not. "More idle GPUs" are those of one more node, which lacks
-neither CPUs nor host memory. It is true before the decision's actions are done and after: where that differs, and
-where trials would take long (each is a whole decision), no number is named.
+The facts are changed and decided on again, the smallest change first: with a number that is named the job starts, with
+less it does not. "More idle GPUs" are those of one more node. A number is true before the decision's actions and after;
+where that differs, and where trials (whole decisions) would take long, none is named.
 """
 
 from __future__ import annotations
@@ -169,11 +168,7 @@ def _active(facts: SchedulingFacts) -> tuple[QueuedJob | RunningJob, ...]:
 
 
 def gpus_wanted(jobs: Iterable[QueuedJob | RunningJob], gpu_type: str | None) -> int:
-    """How many more GPUs of ``gpu_type`` (None: of any) to try at most.
-
-    Those that all ``jobs`` could take, of which those that may not be moved take none: more cannot help anyone. And
-    not more than an answer may ask for that is of use to somebody.
-    """
+    """How many more GPUs of ``gpu_type`` (None: of any) to try at most: those that all ``jobs`` could take."""
     counts = ((plan.num_gpus for plan in job.plans if gpu_type in (None, plan.gpu_type)) for job in jobs)
     return min(sum(max(each, default=0) for each in counts), _MOST_GPUS)
 
