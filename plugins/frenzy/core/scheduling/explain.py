@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from frenzy.core.scheduling.engine.job_plans import Capacity, KnownPlans, RankedPlan
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import deadline_sentence, running_sentence
-from frenzy.core.scheduling.engine.state import Entry, SchedulingState, believed_left, end_of, is_settled
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState, end_of
 from frenzy.core.scheduling.engine.swap import refusals
 from frenzy.core.scheduling.engine.wording import about, listed
 from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan
@@ -29,10 +29,10 @@ from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, SpecError, Violation
 from frenzy.core.values.job import Objective
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import Elasticity, Hold, Preempt, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Hold, Preempt, Resize, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.units import counted
 
-_MAX_OPTIONS_SHOWN = 5
+_MAX_PLANS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5
 _MAX_TYPES_HELD = 3
 # Each try is a whole decision: seconds in all for a queue of thousands.
@@ -87,7 +87,7 @@ def _of_waiting(decision: Decision, hold: Hold) -> Iterator[str]:
     if deadline is not None:
         yield deadline
     if entry.run_key in decision.sweep.missed:  # else it had no turn
-        yield from _options(Judge(decision), entry)
+        yield from _plans(Judge(decision), entry)
     yield from _held(state, entry, now_s)
     yield from islice(_who_stays(decision, entry), _MAX_HOLDERS_SHOWN)
     trials = Trials(decision.facts, decision.facts, now_s, decision.policy, decide, _MOST_LOOKS)
@@ -96,10 +96,10 @@ def _of_waiting(decision: Decision, hold: Hold) -> Iterator[str]:
             yield f"With {change} it would start now."
 
 
-def _options(judge: Judge, entry: Entry) -> Iterator[str]:
-    options = entry.others.listed
-    yield from (judge.option(entry, each) for each in options[:_MAX_OPTIONS_SHOWN])
-    left = len(options) - _MAX_OPTIONS_SHOWN
+def _plans(judge: Judge, entry: Entry) -> Iterator[str]:
+    plans = entry.others.listed
+    yield from (judge.plan(entry, each) for each in plans[:_MAX_PLANS_SHOWN])
+    left = len(plans) - _MAX_PLANS_SHOWN
     if left > 0:
         yield f"{left} more {'plan needs' if left == 1 else 'plans need'} other GPUs."
 
@@ -155,35 +155,34 @@ def _better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy:
     rank, count = job.plans.index(job.plan) + 1, len(job.plans)
     best = "It runs its only plan." if count == 1 else f"It runs the best of its {count} plans."
     yield best if rank == 1 else f"It runs number {rank} of its {count} plans."
-    asked = _Asked(facts, job, job.elasticity, now_s, policy)
+    state = SchedulingState.of(facts, policy)
+    asked = _Asked(facts, job, state.running_entry(job, now_s), now_s, policy)
     move = asked.move(facts)
     if isinstance(move, Preempt):
         yield "It is to stop at its next checkpoint, and to wait again."
     elif move is not None:
         yield f"It is to move to {move.plan.plan_id} at its next checkpoint."
     elif job.objective is Objective.TIME:
-        yield from map(asked.sentence, asked.sooner())
+        _, others = state.plans.of_running(job)
+        yield from map(asked.sentence, asked.sooner(others.plans))
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
     facts: SchedulingFacts
     job: RunningJob
-    elasticity: Elasticity
+    entry: Entry
     now_s: float
     policy: HasPolicy
 
     def gain_s(self, plan: ResourcePlan) -> float:
         """How much sooner it would end with ``plan``, its restart counted, by what the engine believes is left."""
-        progress = self.job.progress(self.now_s)
-        left = believed_left(self.job.work_left - progress, self.job.work_done + progress, self.policy)
-        return left * (self.job.plan.predicted_run_s - plan.predicted_run_s) - self.elasticity.restart_s
+        return self.entry.left * (self.entry.held.unit_s - plan.predicted_run_s) - self.entry.restart_s
 
-    def sooner(self) -> list[RankedPlan]:
-        """Of each GPU type the plan with which it would end soonest, if that is sooner; most to gain first."""
-        _, others = KnownPlans.of(self.policy, Capacity.of(self.facts.cluster)).of_running(self.job)
+    def sooner(self, plans: Iterable[RankedPlan]) -> list[RankedPlan]:
+        """Of each GPU type that of ``plans`` with which it would end soonest, if that is sooner; most to gain first."""
         most_bytes = _MOST_TIMES_THE_MEMORY * self.job.plan.gpu_memory_bytes
-        usual = (each for each in others.plans if each.plan.gpu_memory_bytes <= most_bytes)
+        usual = (each for each in plans if each.plan.gpu_memory_bytes <= most_bytes)
         sooner = (each for each in usual if self.gain_s(each.plan) > 0)
         return one_for_each_type(sooner, self.facts.cluster)[:_MAX_FASTER_TYPES]
 
@@ -213,8 +212,8 @@ class _Asked:
         limit = QuotaUse.of(self.policy, others).exceeded(self.job, ranked.gpu_type, ranked.num_gpus)
         if limit is not None:
             return f"it would be over the quota of {limit.title}"
-        if not is_settled(self.job, self.now_s):
-            return f"between two moves it runs for {about(self.elasticity.min_run_s)}"
-        if self.job.moves_left(self.now_s) < 1:
+        if self.entry.is_fixed and self.job.elasticity is not None:
+            return f"between two moves it runs for {about(self.job.elasticity.min_run_s)}"
+        if not self.entry.has_moves:
             return "it was moved as often as it may for now"
         return "others would take them, or it gains too little" if self.facts.queued else "that gains too little"

@@ -102,7 +102,7 @@ class Judge:
             return when
         return f"{when}, when {listed(own.after, last='and')} {'ends' if len(own.after) == 1 else 'end'}"
 
-    def option(self, entry: Entry, ranked: RankedPlan) -> str:
+    def plan(self, entry: Entry, ranked: RankedPlan) -> str:
         """What became of one plan of a waiting job that had its turn, as a sentence."""
         need, name, missed = ranked.need, ranked.plan.plan_id, self._sweep.missed[entry.run_key]
         if not self._state.capacity.fits_empty(need):
@@ -149,15 +149,15 @@ class Judge:
         left = missed.left.get(need.gpu_type, 0)
         return kept if left < need.num_gpus <= left + kept.num_gpus else None
 
-    def _lack(self, entry: Entry, options: Sequence[RankedPlan], missed: Missed) -> Reason:
+    def _lack(self, entry: Entry, plans: Sequence[RankedPlan], missed: Missed) -> Reason:
         """That too little is there for it, of whatever kind."""
-        needs = [each.need for each in options]
+        needs = [each.need for each in plans]
         gpus = Reason(
             code=ReasonCode.WAITING_FOR_GPUS,
             detail=f"Needs {any_of(needs)}; {self._found(missed, needs)}.",
             remedy=f"more idle {listed([need.gpu_type for need in needs])}",
         )
-        return self._host_short(needs) or self._memory_short(options, gpus) or self._share_held(entry.job.queue) or gpus
+        return self._host_short(needs) or self._memory_short(plans, gpus) or self._share_held(entry.job.queue) or gpus
 
     def _found(self, missed: Missed, needs: Sequence[Need]) -> str:
         """What there was of the types of ``needs``; where jobs may be moved, who has the rest."""
@@ -241,11 +241,11 @@ class Judge:
             remedy=f"a job of queue {queue} ended, GPUs left idle by another queue, or a greater weight",
         )
 
-    def _memory_short(self, options: Sequence[RankedPlan], gpus: Reason) -> Reason | None:
+    def _memory_short(self, plans: Sequence[RankedPlan], gpus: Reason) -> Reason | None:
         state = self._state
         sizes = {each.name: each.memory_bytes for each in state.cluster.gpu_types}
         largest = max((sizes[name] for name, room in state.room.by_type.items() if room.idle_gpus), default=0)
-        required = min(ranked.plan.memory.required_bytes for ranked in options)
+        required = min(ranked.plan.memory.required_bytes for ranked in plans)
         if not 0 < largest < required:
             return None
         detail = f"Idle GPUs have {format_bytes(largest)} at most; the job needs {format_bytes(required)} on each."

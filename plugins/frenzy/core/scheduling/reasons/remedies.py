@@ -69,29 +69,24 @@ class Trials:
             policy = with_queues(policy, change)
         else:
             changed = [change(each) for each in changed]
-        found = {self._starts_there(run_key, each, policy) for each in changed}
+        found = set[bool]()
+        for facts in changed:
+            self.looks -= self._looks_each
+            if self.looks < 0:
+                raise Untold
+            actions = self.decide(facts, self.now_s, policy)
+            found.add(any(isinstance(each, Start) and each.run_key == run_key for each in actions))
         if len(found) > 1:
             raise Untold
         return found.pop()
-
-    def _starts_there(self, run_key: str, facts: SchedulingFacts, policy: Policy) -> bool:
-        if not self._may_try:
-            raise Untold
-        self.looks -= self._looks_each
-        actions = self.decide(facts, self.now_s, policy)
-        return any(isinstance(each, Start) and each.run_key == run_key for each in actions)
 
     @property
     def _looks_each(self) -> int:
         return len(_active(self.facts)) + len(self.facts.cluster.nodes) // _NODES_A_LOOK
 
-    @property
-    def _may_try(self) -> bool:
-        return self.looks >= self._looks_each
-
     def remedy(self, entry: Entry, reason: Reason, room: FreeCapacity) -> str | None:
         """The smallest change that was found; None where none was, in so many trials. room: what is free now."""
-        if not self._may_try or reason.code in _UNTOLD:
+        if self.looks < self._looks_each or reason.code in _UNTOLD:
             return None
         found: list[str] = []
         with suppress(Untold):
@@ -141,12 +136,12 @@ class Trials:
 
     def _gpus(self, entry: Entry, where: str) -> str | None:
         """The fewest idle GPUs of any type that would start the job; where: they are to be."""
-        options = smallest_of_each_type(entry, self.facts.cluster)
-        most = [gpus_wanted(_active(self.facts), each.gpu_type) for each in options]
+        plans = smallest_of_each_type(entry, self.facts.cluster)
+        most = [gpus_wanted(_active(self.facts), each.gpu_type) for each in plans]
         tries = (
             (_more(num_gpus, entry, ranked, where), _more_gpus(ranked.gpu_type, num_gpus))
             for num_gpus in range(1, max(most, default=0) + 1)
-            for ranked, wanted in zip(options, most, strict=True)
+            for ranked, wanted in zip(plans, most, strict=True)
             if num_gpus <= wanted
         )
         return self._least(entry.run_key, tries)
@@ -178,10 +173,10 @@ def smallest_of_each_type(entry: Entry, cluster: Cluster) -> list[RankedPlan]:
     return one_for_each_type(sorted(entry.others.listed, key=lambda each: each.num_gpus), cluster)
 
 
-def one_for_each_type(options: Iterable[RankedPlan], cluster: Cluster) -> list[RankedPlan]:
+def one_for_each_type(plans: Iterable[RankedPlan], cluster: Cluster) -> list[RankedPlan]:
     """The first ranked of each GPU type of ``cluster``."""
     first: dict[str, RankedPlan] = {}
-    for ranked in options:
+    for ranked in plans:
         if ranked.gpu_type in cluster.types_by_name:
             first.setdefault(ranked.gpu_type, ranked)
     return list(first.values())
