@@ -35,8 +35,8 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
 
     A run that had ended (its tasks were cleared) starts over with the spec of this call. Its checkpoints are kept if
     the spec still trains the same thing, and the data, if they are prepared again, are the same; else they go once
-    workers are about to start. A warm start from the newest model is one from the
-    run that left it by now. A stored job's run belongs to the job's owner, any other to who started its DAG run.
+    workers are about to start. A warm start from the newest model is one from the run that has left it by now. A stored
+    job's run belongs to the job's owner, any other to who started its DAG run.
     Raises SpecError for a queue, team, priority, secret or source that is not the owner's, Forbidden for the name of
     another's job.
     """
@@ -82,7 +82,8 @@ def _with_newest_model(services: Services, request: RegisterRun) -> tuple[Regist
             raise SpecError(
                 [Violation(path="checkpoint.warm_start", value=repr(checkpoint.warm_start), allowed=allowed)]
             )
-    keys = (each.run_key for each in ended if each.job.name == name)
+    ours = request.identity.run_key  # one that has ended well and was cleared
+    keys = (each.run_key for each in ended if each.job.name == name and each.run_key != ours)
     found = next((each for each in keys if services.runs.model_files(each)), None)
     said = f"Starts from the model of {name} {found}, its newest."
     if found is None:

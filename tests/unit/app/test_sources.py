@@ -75,6 +75,12 @@ def test_a_run_starts_from_the_newest_model_that_is_still_there(airflow: Airflow
     assert begins_with(airflow, asked) == (newest, f"Starts from the model of nightly {newest}, its newest.")
 
 
+def test_a_cleared_run_does_not_start_from_the_model_that_it_left_itself(airflow: Airflow) -> None:
+    before = finished(airflow, make_job("nightly"), "before")
+    finished(airflow, from_newest("nightly"), "again")
+    assert begins_with(airflow, from_newest("nightly"), "again")[0] == before
+
+
 def test_the_newest_model_of_a_job_that_is_nowhere_is_refused(airflow: Airflow) -> None:
     with pytest.raises(SpecError, match="there is no stored job 'nihgtly'"):
         begins_with(airflow, from_newest("other", "newest:nihgtly"))
