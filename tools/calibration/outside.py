@@ -10,7 +10,7 @@ from pathlib import Path
 
 from frenzy.core.memory.calibration import Calibration, OutsideBytes
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.trainer.measure.__main__ import Measurement, replayed
+from frenzy.trainer.measure.record import Measurement, replayed
 
 
 def with_outside(calibration: Calibration, measured: list[Path]) -> Calibration:

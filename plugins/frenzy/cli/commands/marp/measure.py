@@ -189,7 +189,7 @@ def _run(options: Sequence[str], *, quiet: bool) -> None:
         except BaseException:
             process.send_signal(signal.SIGTERM)
             raise
-    if status not in (0, 1):
+    if status != 0:
         raise PermanentError(
             Reason(
                 code=ReasonCode.WORKER_CRASHED,
@@ -201,7 +201,8 @@ def _run(options: Sequence[str], *, quiet: bool) -> None:
 
 def _replayed(file: Path) -> list[Measurement]:
     from frenzy.adapters.calibration_file import default_calibration
-    from frenzy.trainer.measure.__main__ import measurement_line, replayed
+    from frenzy.trainer.measure.__main__ import measurement_line
+    from frenzy.trainer.measure.record import replayed
 
     if not file.is_file():
         raise SpecError([Violation(path="--replay", value=repr(str(file)), allowed="a file of measurements")])
