@@ -20,14 +20,14 @@ one sample: its work is the number of samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
-from frenzy.adapters.spec.refusals import in_words, one_of, real_errors
+from frenzy.adapters.spec.refusals import Location, file_text, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import FreeCapacity, place
@@ -37,8 +37,6 @@ from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import parse_bytes
 from frenzy.sim.reference import Plans
-
-_SHOWN_CHARACTERS: Final = 80
 
 
 def _size(value: object) -> object:
@@ -82,13 +80,7 @@ def read_profiles(path: Path) -> Mapping[str, Profile]:
 
     Raises SpecError with every violation: file, field, value, what is allowed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        detail = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
-        allowed = f"name a readable YAML or JSON file ({detail})"
-        raise SpecError([Violation(path=str(path), value="the file", allowed=allowed)]) from error
-    return parse_profiles(text, source=str(path))
+    return parse_profiles(file_text(path, "profile file"), source=str(path))
 
 
 def parse_profiles(text: str, *, source: str = "profile file") -> Mapping[str, Profile]:
@@ -96,7 +88,8 @@ def parse_profiles(text: str, *, source: str = "profile file") -> Mapping[str, P
     try:
         profiles = _ProfileFile.model_validate(load_yaml(text, FILE)).profiles
     except ValidationError as error:
-        raise SpecError(_violations(source, error)) from error
+        found = violations_of(error, _fields_at, "the document")
+        raise SpecError(_in_file(source, each) for each in found) from error
     except SpecError as error:
         raise SpecError(_in_file(source, each) for each in error.violations) from error
     violations = [each for name, profile in profiles.items() for each in _contradictions(source, name, profile)]
@@ -166,24 +159,11 @@ def _contradictions(source: str, name: str, profile: Profile) -> list[Violation]
     return found
 
 
-def _violations(source: str, error: ValidationError) -> list[Violation]:
-    found: list[Violation] = []
-    for each in real_errors(error):
-        field = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in each["loc"]).lstrip(".")
-        value = "nothing" if each["type"] == "missing" else repr(each["input"])[:_SHOWN_CHARACTERS]
-        found.append(_in_file(source, Violation(path=field, value=value, allowed=_allowed(each))))
-    return found
-
-
-def _allowed(problem: ErrorDetails) -> str:
-    if problem["type"] != "extra_forbidden":
-        return in_words(problem)
-    entry: type[BaseModel] = _ProfileFile
-    if len(problem["loc"]) > 1:
-        entry = ProfiledPlan if "plans" in problem["loc"] else Profile
-    return f"no such field; {one_of(str(problem['loc'][-1]), entry.model_fields)}"
+def _fields_at(location: Location) -> Iterable[str]:
+    if len(location) == 1:
+        return _ProfileFile.model_fields
+    return (ProfiledPlan if "plans" in location else Profile).model_fields
 
 
 def _in_file(source: str, violation: Violation) -> Violation:
-    field = violation.path or "the document"
-    return Violation(path=f"{source}, {field}", value=violation.value, allowed=violation.allowed)
+    return replace(violation, path=f"{source}, {violation.path or 'the document'}")

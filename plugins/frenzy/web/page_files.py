@@ -7,42 +7,22 @@ a page load nothing but this origin's files and run no inline script.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Final
 
 from fastapi import HTTPException, Response
 
 PAGES: Final = {"gpus": "GPUs", "new_job": "New job", "training": "Training"}
-_SCRIPT, _SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
-_ICON = "image/svg+xml"
-# uPlot draws the charts: version 1.6.32, MIT (https://github.com/leeoniya/uPlot).
-STATIC_TYPES: Final = {
-    "charts.js": _SCRIPT,
-    "frenzy.css": _SHEET,
-    "gpus.js": _SCRIPT,
-    "gpus.svg": _ICON,
-    "logs.js": _SCRIPT,
-    "model.js": _SCRIPT,
-    "new_job.js": _SCRIPT,
-    "new_job.svg": _ICON,
-    "node_map.js": _SCRIPT,
-    "page.js": _SCRIPT,
-    "plans.js": _SCRIPT,
-    "schedule.js": _SCRIPT,
-    "starting.js": _SCRIPT,
-    "theme.js": _SCRIPT,
-    "timeline.js": _SCRIPT,
-    "training.js": _SCRIPT,
-    "training.svg": _ICON,
-    "uPlot.LICENSE.txt": "text/plain; charset=utf-8",
-    "uPlot.css": _SHEET,
-    "uPlot.js": _SCRIPT,
-    "usage.js": _SCRIPT,
-    "verdict.js": _SCRIPT,
-    "virtual_table.js": _SCRIPT,
-    "what_if.js": _SCRIPT,
+_FOLDER: Final = Path(__file__).with_name("static")
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
+# uPlot draws the charts: version 1.6.32, MIT (https://github.com/leeoniya/uPlot).
+STATIC_TYPES: Final = {each.name: _TYPES[each.suffix] for each in sorted(_FOLDER.iterdir()) if each.suffix in _TYPES}
 _LOADING: Final = '<p class="faint">Loading…</p><noscript>This page needs JavaScript.</noscript>'
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -58,9 +38,7 @@ def get_page(name: str) -> Response:
     if name not in PAGES:
         raise HTTPException(404, f"There is no page {name!r}; pages are {', '.join(PAGES)}.")
     script = f'<script type="module" src="../static/{name}.js"></script>'
-    return document(
-        PAGES[name], '<p class="faint">Loading…</p><noscript>This page needs JavaScript.</noscript>', script
-    )
+    return document(PAGES[name], _LOADING, script)
 
 
 def document(title: str, main: str, script: str = "") -> Response:
@@ -78,4 +56,4 @@ def get_static(name: str) -> Response:
 
 @cache
 def _content(path: str) -> bytes:
-    return files("frenzy.web").joinpath(path).read_bytes()
+    return (_FOLDER.parent / path).read_bytes()

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import yaml
 from sqlalchemy import make_url
 
 from frenzy.adapters.connection_settings import extras_in
@@ -41,45 +42,9 @@ _SQLITE_ARGS: Final = "frenzy.adapters.ledger_sql.sqlite_connections.CONNECT_ARG
 _LOCK_WAIT_S: Final = 60
 _API_LOCK_WAIT_S: Final = 5
 
-# Sections of Airflow's configuration that no path or port goes into. Times are in seconds.
 _FIXED: Final[Mapping[str, str]] = {
-    "CORE__EXECUTOR": "LocalExecutor",
-    "CORE__PARALLELISM": "16",
-    "CORE__LOAD_EXAMPLES": "False",
-    "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-    "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
-    "CORE__KILLED_TASK_CLEANUP_TIME": "15",
-    # The default asks the name server who this machine is, which stalls where there is none.
-    "CORE__HOSTNAME_CALLABLE": "socket.gethostname",
+    **yaml.safe_load(Path(__file__).with_name("airflow.yaml").read_text(encoding="utf-8")),
     "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
-    "API__WORKERS": "1",
-    "API__EXPOSE_STACKTRACE": "False",
-    # Time between two tasks of a run is mostly the scheduler's nap.
-    "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
-    # A component that was killed is missed sooner than by default, yet not on a busy two-core machine.
-    "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
-    "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
-    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-    "SCHEDULER__TASK_QUEUED_TIMEOUT": "120",
-    "SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "30",
-    # A finished task's process is noticed at the next beat, and its slot is taken until then.
-    "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-    # Running tasks outlive an API server that is away for a minute.
-    "WORKERS__MAX_FAILED_HEARTBEATS": "90",
-    "WORKERS__EXECUTION_API_RETRIES": "15",
-    "WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "10",
-    # Longer than a busy server takes: whoever gives up and asks again makes it busier.
-    "WORKERS__EXECUTION_API_TIMEOUT": "20",
-    "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
-    "TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": "60",
-    "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
-    "DAG_PROCESSOR__PARSING_PROCESSES": "2",
-    # The API server also waits for a connection in its event loop, which those that hold one need to
-    # give it back. Hence no limit here; frenzy.web.turnstile limits the requests.
-    "DATABASE__SQL_ALCHEMY_POOL_SIZE": "20",
-    "DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1",
-    "LOGGING__COLORED_CONSOLE_LOG": "False",
-    "USAGE_DATA_COLLECTION__ENABLED": "False",
 }
 
 
