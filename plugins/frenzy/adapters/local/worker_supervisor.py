@@ -26,7 +26,7 @@ from typing import Final
 
 from frenzy.adapters.local.attempt_home import DEFAULT_GRACE_S, AttemptHome, StopRequest, SupervisorRecord
 from frenzy.adapters.local.worker_processes import SUPERVISOR_VARIABLE, Marks, Process, processes_of, send_all
-from frenzy.core.values.run_files import ExitCode, how_ended
+from frenzy.core.values.run_files import ExitCode, how_ended, scratch_prefix
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _GO: Final = b"\x01"
@@ -177,6 +177,16 @@ def _spawn(target: Target, environment: Mapping[str, str], inherited_fds: Sequen
         )
 
 
+def _remove_scratch(marks: Marks) -> None:
+    """What a node launcher that was killed left in the folder for temporary files."""
+    import shutil
+    import tempfile
+
+    with suppress(OSError):  # a full disk has no such folder
+        for each in Path(tempfile.gettempdir()).glob(f"{scratch_prefix(marks.run_key, marks.attempt)}*"):
+            shutil.rmtree(each, ignore_errors=True)
+
+
 def supervise(target: Target, wakeups: Wakeups) -> None:
     """Run the command to its end, and leave a result if it left none."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -303,6 +313,7 @@ def main(arguments: Sequence[str]) -> int:
     target, is_burial = _parse(arguments)
     wakeups = _detach(lambda pid: None if is_burial else target.home.put_record(SupervisorRecord.here(pid)))
     (bury if is_burial else supervise)(target, wakeups)
+    _remove_scratch(target.marks)
     return 0
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # `plan` shows no run
 _NARROW: Final = 20
 # In a paragraph, longer cells (reasons, equations) have lines of their own.
 _SHORT: Final = 30
-# A table that would fold a cell into more lines has its wide columns below the others.
-_MOST_LINES: Final = 2
+# Where sentences would be folded to less than this, they stand below the other cells of their row.
+_READABLE: Final = 40
 # Between two columns.
 _GAP: Final = 2
 _STYLES = {JobState.SUCCEEDED: "green", JobState.RECOVERING: "yellow", JobState.CANCELLED: "yellow"}
@@ -81,7 +81,7 @@ class Grid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths, aligned = self._widths(options.max_width), self._aligned(options.max_width)
-        if widths is not None and (not aligned or self._folds(widths) <= _MOST_LINES):
+        if widths is not None and (not aligned or not self._is_cramped(widths)):
             yield self._table(widths)
         elif aligned:
             yield from self._with_cells_below(aligned)
@@ -114,10 +114,9 @@ class Grid:
         names = [heading.replace("_", " ") for heading in self.headings]
         return [[name, *(row[at].plain for row in self.rows)] for at, name in enumerate(names)]
 
-    def _folds(self, widths: Sequence[int]) -> int:
-        """At least how many lines the longest cell takes."""
-        columns = zip(self._columns(), widths, strict=True)
-        return max(-(-cell_len(cell) // max(1, width)) for column, width in columns for cell in column)
+    def _is_cramped(self, widths: Sequence[int]) -> bool:
+        widest = (max(map(cell_len, column)) for column in self._columns())
+        return any(width < min(wide, _READABLE) for width, wide in zip(widths, widest, strict=True))
 
     def _aligned(self, max_width: int) -> dict[int, int]:
         """Width by place of columns without wide cells of several words; none if they do not fit, or all are such."""

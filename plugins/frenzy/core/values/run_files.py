@@ -54,6 +54,11 @@ def how_ended(exit_code: int) -> str:
         return f"was killed by signal {exit_code - 128}"
 
 
+def scratch_prefix(run_key: str, attempt: int) -> str:
+    """How a node launcher's folder for temporary files begins: of one that was killed, another removes it."""
+    return f"frenzy-trainer-{run_key}-{attempt}-"
+
+
 @dataclass(frozen=True, slots=True)
 class RunPaths:
     """The places of a run directory, as strings joined with ``/`` (fsspec paths)."""

@@ -17,7 +17,7 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
-from frenzy.core.values.run_files import ExitCode, RunPaths
+from frenzy.core.values.run_files import ExitCode, RunPaths, scratch_prefix
 from frenzy.trainer import env, files
 from frenzy.trainer.outcome import describe_failure, write_termination_message
 
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(paths, options, f"spec.json of attempt {options.attempt} cannot be read: {error}")
     num_ranks = sum(spec.gpus_per_node) if options.node_rank is None else spec.gpus_per_node[options.node_rank]
     env.enter(spec.job.env, virtual=spec.gpu.kind is DeviceKind.VIRTUAL, arguments=given, num_ranks=num_ranks)
-    with tempfile.TemporaryDirectory(prefix="frenzy-trainer-") as scratch:
+    prefix = scratch_prefix(options.run_dir.rstrip("/").rpartition("/")[2], options.attempt)
+    with tempfile.TemporaryDirectory(prefix=prefix) as scratch:
         try:
             result = _run(spec, options.node_rank, Path(scratch))
         except Exception as error:  # the launcher's own: of its store, or of a node that it waited for

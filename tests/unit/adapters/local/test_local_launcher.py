@@ -15,6 +15,7 @@ from tests.unit.adapters.local_bench import Bench
 from frenzy.adapters.local.attempt_home import SupervisorRecord
 from frenzy.adapters.local.worker_processes import start_ticks
 from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.run_files import scratch_prefix
 from frenzy.ports import WorkersState
 
 
@@ -38,6 +39,22 @@ def test_workers_that_ignore_the_request_are_killed_with_all_their_ranks(bench: 
     result = bench.result(spec)
     assert (result.exit_code, result.detail) == (137, "the node launcher did not stop in time and was killed")
     assert [start_ticks(pid) for pid in pids] == [None] * 4
+
+
+def test_nothing_of_killed_workers_is_left_among_temporary_files(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    bench.launcher = bench.other()
+    spec = bench.spec("stubborn", ranks=1)
+    own, of_another = (tmp_path / f"{scratch_prefix(key, 1)}x" for key in (spec.run_key, "another"))
+    for each in (own, of_another):
+        (each / "store").mkdir(parents=True)
+    bench.started(spec)
+    bench.launcher.stop(spec, grace_s=0)
+    assert bench.result(spec).exit_code == 137
+    eventually(lambda: not own.exists())
+    assert of_another.exists()
 
 
 def test_an_earlier_deadline_wins(bench: Bench) -> None:
