@@ -174,21 +174,25 @@ def _lora(cells: Cells) -> LoraSpec | None:
 
 
 def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
-    """torch's own loop or the Trainer's, alone or under FSDP with all parameters sharded."""
+    """torch's own loop or the Trainer's, alone or under FSDP with all parameters sharded.
+
+    FSDP gathers weights in 16 bits, so hidden states are in 16 bits, too, where autocast over fp32 weights has fp32.
+    """
     num_gpus = whole(cells, "num_gpus", 1)
     precision = choice(cells, "precision", _PRECISIONS, "bf16")
     if precision is Precision.FP32:
         raise UnknownRow("precision 'fp32' is predicted for framework deepspeed only")
     sharded = text(cells, "framework").lower() == "fsdp" and num_gpus > 1
+    lora, autocast = _lora(cells), precision is Precision.AUTOCAST_BF16
     run = torch_run(
         RunSetting(
             model=published_name(text(cells, "model")),
             micro_batch=whole(cells, "micro_batch"),
             sequence_length=whole(cells, "sequence_length"),
-            lora=_lora(cells),
+            lora=lora,
             storage=choice(cells, "storage", _STORAGES, "plain"),
-            autocast=precision is Precision.AUTOCAST_BF16,
-            master_fp32=precision is Precision.AUTOCAST_BF16 and not text(cells, "lora_rank", ""),
+            autocast=autocast and (lora is not None or not sharded),
+            master_fp32=autocast and lora is None,
             checkpointing=flag(cells, "checkpointing"),
             attention=_attention(cells, calibration),
             optimizer=choice(cells, "optimizer", _TORCH_OPTIMIZERS, "adamw"),

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from frenzy.core.memory.torch_kernels import TorchRun
 from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.job import Precision
 from frenzy.evaluation.datasets import read_dataset, release_calibrations
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.margin import Margin, is_fitted
@@ -127,6 +129,16 @@ def test_the_buffers_of_nccl_are_required_on_several_gpus_whatever_the_framework
     one, two = (Margin().required_bytes(each.run, predict(each.run)) - 1.07 * peak(each) for each in rows if each.run)
 
     assert two - one == pytest.approx(688_000_000, abs=2)
+
+
+def test_under_fsdp_hidden_states_are_in_the_16_bits_of_the_weights_that_it_gathers(tmp_path: Path) -> None:
+    mixed = {**RUN, "framework": "torch", "optimizer": "adamw", "precision": "autocast-bf16"}
+    alone, sharded = (each.run for each in rows_of(tmp_path, mixed, {**mixed, "framework": "fsdp"}))
+
+    assert isinstance(alone, TorchRun)
+    assert isinstance(sharded, TorchRun)
+    assert (alone.layer_bytes, alone.coefficients.precision) == (4, Precision.AUTOCAST_BF16)
+    assert (sharded.layer_bytes, sharded.coefficients.precision) == (4, Precision.BF16)
 
 
 def test_overlapping_reductions_hold_a_second_bucket(tmp_path: Path) -> None:
