@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,9 @@ from tests.config_reader import ConfigReader
 # Set to "postgresql" or "sqlite": the database of all Airflows that tests start, but for tests of one database.
 DATABASE_VARIABLE = "FRENZY_TEST_STACK"
 
+# A third of the time in which tests are collected went into a search for garbage, of which imports leave none.
+gc.disable()
+
 # A busy machine is no reason to fail: hypothesis times single examples, pytest-timeout whole tests.
 # The same examples every time, so that a change is judged by the change, and half of hypothesis' number: the same ones
 # find nothing new. --hypothesis-profile=explore draws others.
@@ -20,6 +24,12 @@ patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", patient)
 settings.register_profile("frenzy", patient, derandomize=True, max_examples=50)
 settings.load_profile("frenzy")
+
+
+def pytest_collection_finish() -> None:
+    """From here on there is garbage. What is there now stays, and is not looked through again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
