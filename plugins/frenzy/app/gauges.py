@@ -111,7 +111,7 @@ def _end_s(services: Services, until_s: float | None) -> float:
 
 def _leases(
     services: Services, since_s: float, sees: Sight
-) -> tuple[tuple[LeaseSpan, ...], Mapping[str, RunRecord], Mapping[str, float]]:
+) -> tuple[tuple[LeaseSpan, ...], Mapping[str, RunRecord], Mapping[str, float | None]]:
     """Who held GPUs since then, the runs of them that may be shown, and what an hour of each type costs."""
     with services.ledger.reading() as tx:
         spans = tx.lease_spans(since_s)

@@ -20,7 +20,6 @@ from typing import Final
 
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.job import Objective
-from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob
 from frenzy.sim.input_tables import Row, read_table
 from frenzy.sim.profiles import profile_plans, read_profiles
@@ -51,7 +50,10 @@ def profile_jobs(
     """
     known = read_profiles(profiles)
     plans = {name: profile_plans(each, cluster) for name, each in known.items()}
-    cheapest = {name: tuple(sorted(each, key=_by_cost)) for name, each in plans.items()}
+    cheapest = {
+        name: tuple(sorted(each, key=lambda plan: (plan.cost_order, plan.predicted_run_s)))
+        for name, each in plans.items()
+    }
     moves = {name: _with_restart(elasticity, each.restart_s) for name, each in known.items()}
     distance = by_speed(cluster)
     found: list[QueuedJob] = []
@@ -67,10 +69,6 @@ def profile_jobs(
             left_out[job] += 1
     found.sort(key=lambda each: (each.submitted_s, each.run_key))
     return found, left_out
-
-
-def _by_cost(plan: ResourcePlan) -> tuple[float, float]:
-    return (plan.predicted_cost, plan.predicted_run_s)
 
 
 def _job(row: Row, plans: Plans, elasticity: Elasticity | None, distance: Mapping[str, int]) -> QueuedJob | str:

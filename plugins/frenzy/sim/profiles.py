@@ -115,7 +115,7 @@ def profile_plans(profile: Profile, cluster: Cluster) -> Plans:
 
 
 def _plan(profiled: ProfiledPlan, gpu: GpuType, needed_bytes: int) -> ResourcePlan:
-    sample_s = 1.0 / profiled.throughput
+    sample_s, price = 1.0 / profiled.throughput, gpu.price_per_hour
     memory = MemoryPrediction(
         peak_allocated_bytes=needed_bytes,
         required_bytes=needed_bytes,
@@ -136,7 +136,7 @@ def _plan(profiled: ProfiledPlan, gpu: GpuType, needed_bytes: int) -> ResourcePl
         step_time_s=sample_s,
         samples_per_s=profiled.throughput,
         predicted_run_s=sample_s,
-        predicted_cost=profiled.gpus * sample_s / 3600.0 * gpu.price_per_hour,
+        predicted_cost=None if price is None else profiled.gpus * sample_s / 3600.0 * price,
     )
 
 

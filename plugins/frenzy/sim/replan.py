@@ -92,11 +92,14 @@ def all_plans(
 
 
 def _scaled(plan: ResourcePlan, scale: float) -> ResourcePlan:
-    return replace(plan, predicted_run_s=plan.predicted_run_s * scale, predicted_cost=plan.predicted_cost * scale)
+    cost = plan.predicted_cost
+    return replace(
+        plan, predicted_run_s=plan.predicted_run_s * scale, predicted_cost=None if cost is None else cost * scale
+    )
 
 
 def _best_first(plans: Plans, objective: Objective) -> Plans:
     """As MARP ranks them; plans that are equally good keep their order."""
     if objective is Objective.COST:
-        return tuple(sorted(plans, key=lambda plan: (plan.predicted_cost, plan.predicted_run_s)))
-    return tuple(sorted(plans, key=lambda plan: (plan.predicted_run_s, plan.num_gpus, plan.predicted_cost)))
+        return tuple(sorted(plans, key=lambda plan: (plan.cost_order, plan.predicted_run_s)))
+    return tuple(sorted(plans, key=lambda plan: (plan.predicted_run_s, plan.num_gpus, plan.cost_order)))

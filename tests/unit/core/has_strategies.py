@@ -66,7 +66,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def plans(draw: st.DrawFn) -> ResourcePlan:
     gpu: GpuType = draw(st.sampled_from(TYPES))
     tp = draw(st.sampled_from((1, 1, 1, 2, 4)))
-    return plan(
+    found = plan(
         gpu.name,
         tp * draw(st.integers(1, 3)),
         run_s=draw(st.sampled_from((50.0, 100.0, 200.0, 900.0))),
@@ -77,6 +77,7 @@ def plans(draw: st.DrawFn) -> ResourcePlan:
         gpu_memory_gib=SIZES[gpu.name],
         micro_batch_size=draw(st.sampled_from((1, 2))),
     )
+    return replace(found, predicted_cost=None) if draw(st.sampled_from((False, False, True))) else found
 
 
 @st.composite
@@ -101,8 +102,8 @@ def queues(draw: st.DrawFn, max_size: int = 7) -> tuple[QueuedJob, ...]:
 def best_first(choices: list[ResourcePlan], objective: Objective) -> tuple[ResourcePlan, ...]:
     """As MARP ranks them."""
     if objective is Objective.COST:
-        return tuple(sorted(choices, key=lambda each: (each.predicted_cost, each.predicted_run_s)))
-    return tuple(sorted(choices, key=lambda each: (each.predicted_run_s, each.predicted_cost)))
+        return tuple(sorted(choices, key=lambda each: (each.cost_order, each.predicted_run_s)))
+    return tuple(sorted(choices, key=lambda each: (each.predicted_run_s, each.cost_order)))
 
 
 @st.composite

@@ -42,7 +42,7 @@ batches = st.sampled_from([1, 2, 5, 6, 12, 16, 30])
 def gpu_types(draw: st.DrawFn) -> tuple[GpuType, ...]:
     """One to three types, real or virtual, some too small for anything."""
     count = draw(st.integers(1, 3))
-    price = st.sampled_from([0.0, 0.5, 2.0])
+    price = st.sampled_from([None, 0.0, 0.5, 2.0])
     real = st.builds(card, st.just("x"), st.sampled_from([0.3, 1.0, 4.0, 16.0]), st.sampled_from([20.0, 300.0]), price)
     fake = st.builds(virtual, st.just("x"), st.sampled_from([150, 300, 2000]), st.sampled_from([10.0, 50.0]), price)
     return tuple(dataclasses.replace(draw(st.one_of(real, fake)), name=f"type{index}") for index in range(count))

@@ -73,7 +73,7 @@ def request(shape: ModelShape | None = None, of: TrainingJob | None = None, **ot
     return PlanRequest(job=of or job(), shape=shape or model_shape(gpt2_config()), total_steps=100, **other)
 
 
-def virtual(name: str, mebibytes: int, gflops: float = 20.0, price: float = 0.1) -> GpuType:
+def virtual(name: str, mebibytes: int, gflops: float = 20.0, price: float | None = 0.1) -> GpuType:
     return GpuType(
         name=name,
         memory_bytes=mebibytes * MIB,
@@ -84,7 +84,7 @@ def virtual(name: str, mebibytes: int, gflops: float = 20.0, price: float = 0.1)
     )
 
 
-def card(name: str, gibibytes: float, tflops: float = 100.0, price: float = 1.0) -> GpuType:
+def card(name: str, gibibytes: float, tflops: float = 100.0, price: float | None = 1.0) -> GpuType:
     """A real GPU."""
     return GpuType(
         name=name,

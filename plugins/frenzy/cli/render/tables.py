@@ -201,7 +201,7 @@ def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
         size(plan.memory.required_bytes),
         size(plan.gpu_memory_bytes),
         format_duration(plan.predicted_run_s) if plan.is_timed else "-",
-        f"{plan.predicted_cost:.4f}" if plan.predicted_cost and plan.is_timed else "-",
+        "-" if plan.predicted_cost is None or not plan.is_timed else f"{plan.predicted_cost:.4f}",
         reason_text(each.reason),
     )
 

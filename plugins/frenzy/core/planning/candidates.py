@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from frenzy.core.memory.activation_coefficients import Attention, Loss
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.memory.closed_form import Integers, PlanGrid, PlanRow, Workload
+from frenzy.core.memory.closed_form import PlanGrid, PlanRow, Workload
 from frenzy.core.memory.script_heads import with_classes
 from frenzy.core.models.trainable import TrainedPart, trained_part
 from frenzy.core.models.weight_storage import WeightStorage
@@ -106,20 +106,18 @@ class TypeFacts:
         if self._type_refusal() is not None or self._trainer_refusal(zero_stage=1, tp=1, offload=False) is not None:
             allowed[:] = False
         if constraints.max_cost is not None:
-            allowed &= self.costs(num_gpus, run_s) <= constraints.max_cost
+            price = math.inf if self.gpu.price_per_hour is None else self.gpu.price_per_hour
+            allowed &= num_gpus * run_s / 3600.0 * price <= constraints.max_cost
         if self.request.seconds_to_deadline is not None:
             allowed &= run_s <= self.request.seconds_to_deadline
         return allowed
-
-    def costs(self, num_gpus: Integers, run_s: Array) -> Array:
-        """GPU-hours times the price."""
-        return np.asarray(num_gpus * run_s / 3600.0 * self.gpu.price_per_hour, dtype=np.float64)
 
     def plan(self, row: PlanRow, memory: MemoryPrediction, step_time_s: float | None = None) -> ResourcePlan:
         """The resource plan of ``row`` on this type, with its predictions."""
         if step_time_s is None:
             step_time_s = float(self.step_times_s(grid_of([row]))[0])
         run_s, num_gpus = step_time_s * self.request.total_steps, row.dp * row.tp
+        price = self.gpu.price_per_hour
         return ResourcePlan(
             gpu_type=self.gpu.name,
             num_gpus=num_gpus,
@@ -136,7 +134,7 @@ class TypeFacts:
             step_time_s=step_time_s,
             samples_per_s=row.dp * row.micro_batch * row.accumulation / step_time_s,
             predicted_run_s=run_s,
-            predicted_cost=num_gpus * run_s / 3600.0 * self.gpu.price_per_hour,
+            predicted_cost=None if price is None else num_gpus * run_s / 3600.0 * price,
             model_step_s=None if self.pace == 1.0 else step_time_s / self.pace,
         )
 
@@ -214,7 +212,16 @@ class TypeFacts:
 
     def _limit_refusal(self, plan: ResourcePlan) -> Reason | None:
         most = self.request.job.constraints.max_cost
-        if most is not None and plan.predicted_cost > most:
+        if most is not None and plan.predicted_cost is None:
+            return Reason(
+                code=ReasonCode.NO_PRICE,
+                detail=(
+                    f"{plan.gpu_type} has no price_per_hour in the cluster file, so it is not known whether "
+                    f"{plan.plan_id} keeps to constraints.max_cost, {most:g}."
+                ),
+                remedy=f"Give {plan.gpu_type} its price_per_hour, 0 if it is free.",
+            )
+        if most is not None and plan.predicted_cost is not None and plan.predicted_cost > most:
             return Reason(
                 code=ReasonCode.OVER_MAX_COST,
                 detail=(

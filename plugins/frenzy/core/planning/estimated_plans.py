@@ -225,8 +225,8 @@ def plan_order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | s
     """The sort key of the job's objective; see the docstring of ``marp``."""
 
     def key(plan: ResourcePlan) -> tuple[float | str, ...]:
-        time_and_cost = (plan.predicted_run_s, plan.num_gpus, plan.predicted_cost)
-        cost_and_time = (plan.predicted_cost, plan.predicted_run_s, plan.num_gpus)
+        time_and_cost = (plan.predicted_run_s, plan.num_gpus, *plan.cost_order)
+        cost_and_time = (*plan.cost_order, plan.predicted_run_s, plan.num_gpus)
         own = (plan.tp, plan.zero_stage, plan.activation_checkpointing, -plan.micro_batch_size, plan.gpu_type)
         return (*(cost_and_time if request.job.objective is Objective.COST else time_and_cost), *own)
 
@@ -239,7 +239,8 @@ def ranked_candidates(plans: list[ResourcePlan], request: PlanRequest, *, beside
         return ()
     best, by_cost = plans[0], request.job.objective is Objective.COST
     reason = _best_reason(best, len(plans), by_cost=by_cost)
-    reason = replace(reason, detail=f"{reason.detail} {beside}".rstrip())
+    lacking = _without_price(plans) if by_cost and best.is_timed else ""
+    reason = replace(reason, detail=" ".join(filter(None, (reason.detail, lacking, beside))))
     first = Candidate(plan=best, rank=1, reason=reason)
     rest = (
         Candidate(plan=plan, rank=rank, reason=_later_reason(plan, best, by_cost=by_cost))
@@ -260,9 +261,10 @@ def coefficients_of(request: PlanRequest, calibration: Calibration) -> str:
 
 
 def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason:
-    best = f"{('Cheapest' if by_cost else 'Fastest') if plan.is_timed else 'First'} of {num_plans} plans that fit"
-    what = best if num_plans > 1 else "The only plan that fits"
-    cost = f", cost {plan.predicted_cost:.3g}" if plan.predicted_cost else ""
+    by_its_cost = "Cheapest" if plan.predicted_cost is not None else "Fewest GPU-hours"
+    first = "First" if not plan.is_timed else by_its_cost if by_cost else "Fastest"
+    what = f"{first} of {num_plans} plans that fit" if num_plans > 1 else "The only plan that fits"
+    cost = "" if plan.predicted_cost is None else f", cost {plan.predicted_cost:.3g}"
     time = (
         f"{format_duration(plan.step_time_s)} a step{_learned_pace(plan)}, "
         f"{format_duration(plan.predicted_run_s)} in all{cost}"
@@ -273,6 +275,15 @@ def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason
         f"{_whence(plan.memory)}."
     )
     return Reason(code=ReasonCode.BEST_PLAN, detail=detail)
+
+
+def _without_price(plans: list[ResourcePlan]) -> str:
+    """What objective: cost does about GPU types whose price nobody gave; ``plans`` are in order."""
+    lacking = dict.fromkeys(plan.gpu_type for plan in plans if plan.predicted_cost is None)
+    if not lacking:
+        return ""
+    place = "Ranked by GPU-hours" if plans[0].predicted_cost is None else "Plans of unknown cost come last"
+    return f"{place}: the cluster file has no price_per_hour of {', '.join(lacking)}."
 
 
 def _learned_pace(plan: ResourcePlan) -> str:
@@ -296,12 +307,23 @@ def _later_reason(plan: ResourcePlan, best: ResourcePlan, *, by_cost: bool) -> R
     needs = f"needs {format_bytes(plan.memory.required_bytes)}"
     if not plan.is_timed:
         return Reason(code=ReasonCode.SLOWER_PLAN, detail=f"After {best.plan_id}, by GPUs alone; {needs}.")
-    if by_cost and plan.predicted_cost > best.predicted_cost:
-        dearer = plan.predicted_cost - best.predicted_cost
-        detail = f"Costs {dearer:.3g} more than {best.plan_id}, {_times(time_ratio)}."
-        return Reason(code=ReasonCode.COSTLIER_PLAN, detail=detail)
+    if by_cost and plan.cost_order > best.cost_order:
+        return _costlier_reason(plan, best, _times(time_ratio))
     detail = f"Takes {_times(time_ratio)} as {best.plan_id} ({format_duration(plan.step_time_s)} a step), {needs}."
     return Reason(code=ReasonCode.SLOWER_PLAN, detail=detail)
+
+
+def _costlier_reason(plan: ResourcePlan, best: ResourcePlan, times: str) -> Reason:
+    if best.predicted_cost is None:
+        more = plan.gpu_hours / best.gpu_hours - 1.0
+        detail = f"Takes {more:.0%} more GPU-hours than {best.plan_id}, {times}."
+    elif plan.predicted_cost is None:
+        detail = f"{plan.gpu_type} has no price_per_hour in the cluster file; what {best.plan_id} costs is known."
+        return Reason(code=ReasonCode.NO_PRICE, detail=detail)
+    else:
+        dearer = plan.predicted_cost - best.predicted_cost
+        detail = f"Costs {dearer:.3g} more than {best.plan_id}, {times}."
+    return Reason(code=ReasonCode.COSTLIER_PLAN, detail=detail)
 
 
 def _times(ratio: float) -> str:

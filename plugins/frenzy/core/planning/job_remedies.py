@@ -187,9 +187,10 @@ def _one_more_type(name: str) -> JobChange:
 def _least_cost(now: Situation, start: Situation, solve: Solve) -> Situation:
     plans = feasible_plans(solve(now.request, now.cluster))
     before = start.request.job.constraints.max_cost or 0.0
-    least = round_up(min((plan.predicted_cost for plan in plans), default=before))
+    known = [plan.predicted_cost for plan in plans if plan.predicted_cost is not None]
+    least = round_up(min(known)) if known else None  # without a price no limit can be kept
     tight = _limited(now, max_cost=least)
-    return tight.asking(tight.request, Change("constraints.max_cost", f"{before:g}", f"{least:g}"))
+    return tight.asking(tight.request, Change("constraints.max_cost", f"{before:g}", f"{least:g}" if known else "none"))
 
 
 def _without_deadline(now: Situation) -> Situation:

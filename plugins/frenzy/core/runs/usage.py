@@ -43,7 +43,7 @@ class LeaseSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """cost: by the prices that the cluster's GPU types have now; None where one of them has none any more."""
+    """cost: by the prices that the cluster's GPU types have now; None where one of them has none."""
 
     name: str
     gpu_hours: float
@@ -98,7 +98,7 @@ class _Sum:
 def gpu_usage(
     spans: Iterable[LeaseSpan],
     runs: Mapping[str, RunRecord],
-    prices: Mapping[str, float],
+    prices: Mapping[str, float | None],
     *,
     by: UsageBy,
     since_s: float,
@@ -127,7 +127,7 @@ def gpu_usage(
 def usage_history(
     spans: Iterable[LeaseSpan],
     runs: Mapping[str, RunRecord],
-    prices: Mapping[str, float],
+    prices: Mapping[str, float | None],
     *,
     by: UsageBy,
     since_s: float,

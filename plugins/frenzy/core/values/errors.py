@@ -41,6 +41,7 @@ class ReasonCode(StrEnum):
     MODEL_NOT_SUPPORTED = "MODEL_NOT_SUPPORTED", "The model's family is outside the memory model's support."
     TRACE_UNSUPPORTED = "TRACE_UNSUPPORTED", "The model does something that cannot be traced without data."
     OVER_MAX_COST = "OVER_MAX_COST", "Is predicted to cost more than constraints.max_cost."
+    NO_PRICE = "NO_PRICE", "Its cost is not known, because its GPU type has no price_per_hour."
     OVER_DEADLINE = "OVER_DEADLINE", "Is predicted to end after constraints.deadline."
     EXCLUDED_AFTER_FAILURE = "EXCLUDED_AFTER_FAILURE", "An earlier attempt of this run ran out of memory with it."
     # waiting

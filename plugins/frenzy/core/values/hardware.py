@@ -26,7 +26,7 @@ class GpuType:
     where that differs. fp32_flops_per_s: in fp32 proper; tf32_flops_per_s: where the job allows TF32.
     memory_bandwidth_bytes_per_s, link_bytes_per_s: device memory; GPU to GPU inside a node.
     node_link_bytes_per_s: from a node of such GPUs to others, all its network adapters together.
-    price_per_hour: of one GPU, in the cluster's currency. power_w: limit of the board.
+    price_per_hour: of one GPU, in the cluster's currency; 0: free, None: nobody said. power_w: limit of the board.
     max_gpus_per_job: how many can work together; None for any number. One of a card's slices or shares.
     """
 
@@ -38,7 +38,7 @@ class GpuType:
     memory_bandwidth_bytes_per_s: float = 1e12
     link_bytes_per_s: float = 16e9
     compute_capability: str | None = None
-    price_per_hour: float = 0.0
+    price_per_hour: float | None = None
     bf16_flops_per_s: float | None = None
     tf32_flops_per_s: float | None = None
     power_w: float | None = None

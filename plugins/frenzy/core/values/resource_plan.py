@@ -121,7 +121,7 @@ class ResourcePlan:
     """One way to run a job: ``num_gpus`` GPUs of one type.
 
     global batch = dp * micro_batch_size * accumulation_steps, exactly.
-    predicted_run_s covers the whole remaining job; predicted_cost = GPU-hours * price.
+    predicted_run_s covers the whole remaining job; predicted_cost = GPU-hours * price, None where that is not known.
     bucket_elements sizes DeepSpeed's ZeRO buffers (``zero_buckets``). model_step_s: step time by the time model
     alone, where what earlier runs took says otherwise.
     """
@@ -141,7 +141,7 @@ class ResourcePlan:
     step_time_s: float
     samples_per_s: float
     predicted_run_s: float
-    predicted_cost: float
+    predicted_cost: float | None = None
     model_step_s: float | None = field(default=None, metadata=OMITTED_IF_EMPTY)
 
     @property
@@ -152,6 +152,16 @@ class ResourcePlan:
     def is_timed(self) -> bool:
         """Whether its time is predicted; that of a script without a model is assumed, to order its plans."""
         return self.memory.source is MemorySource.PREDICTED
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.num_gpus * self.predicted_run_s / 3600.0
+
+    @property
+    def cost_order(self) -> tuple[bool, float]:
+        """Ascending by cost; plans without one come last, by GPU-hours."""
+        cost = self.predicted_cost
+        return (True, self.gpu_hours) if cost is None else (False, cost)
 
     @property
     def shape(self) -> PlanShape:

@@ -209,5 +209,4 @@ def plan_of(case: MeasureCase, kind: DeviceKind, budget_bytes: int, memory: Memo
         step_time_s=1.0,
         samples_per_s=1.0,
         predicted_run_s=1.0,
-        predicted_cost=0.0,
     )

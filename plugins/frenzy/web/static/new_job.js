@@ -1,6 +1,6 @@
 // The page New job: a specification, what would become of it, and the button that runs it.
 import { Refusal, Shown, actionButton, airflowLink, bytes, duration, el, get, loadSentences, notice, post, reason, runLink } from "./page.js";
-import { planId, plansOf } from "./plans.js";
+import { costOf, planId, plansOf } from "./plans.js";
 import { Schedule, scheduleWords } from "./schedule.js";
 import { handedOver, parsed, trigger, unpause } from "./starting.js";
 import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
@@ -15,7 +15,7 @@ function facts(draft) {
     ["starts", startOf(draft)],
     [draft.plan_id ? "with" : "best plan", [el("code", {}, planId(plan)), ` ${plan.num_gpus} × ${plan.gpu_type}`]],
     ["trains", `${trainsFor(plan, draft)}, ${duration(plan.step_time_s)} each`],
-    ["cost", plan.predicted_cost.toFixed(4)],
+    ["cost", costOf(plan.predicted_cost)],
     ["memory", `${bytes(plan.memory.required_bytes)} of ${bytes(plan.gpu_memory_bytes)} on each GPU`],
     ["why", reason(draft.reason)],
     ["runs", scheduleWords(draft)],

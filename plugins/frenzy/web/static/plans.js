@@ -63,6 +63,8 @@ export function isTimed({ memory }) {
   return !(memory.is_declared || memory.learnt_from || memory.is_rehearsal);
 }
 
+export const costOf = (cost) => cost?.toFixed(4) ?? "–";
+
 function planTable(candidates, names, chosen) {
   const attempts = (plan_id) => chosen.get(plan_id) || [];
   return table([
@@ -71,7 +73,7 @@ function planTable(candidates, names, chosen) {
       attempts(each.plan_id).length ? el("div", { class: "good" }, `ran as attempt ${attempts(each.plan_id).join(", ")}`) : null]],
     ["memory of one GPU", (each) => memoryCell(each.plan, names), "memory"],
     ["time", (each) => (isTimed(each.plan) ? duration(each.plan.predicted_run_s) : "–"), "number"],
-    ["cost", (each) => (isTimed(each.plan) && each.plan.predicted_cost ? each.plan.predicted_cost.toFixed(4) : "–"), "number"],
+    ["cost", (each) => (isTimed(each.plan) ? costOf(each.plan.predicted_cost) : "–"), "number"],
     ["reason", (each) => reason(each.reason), "why"],
   ], candidates, { rowClass: (each) => (attempts(each.plan_id).length ? "chosen" : null) });
 }
@@ -137,6 +139,7 @@ export function attemptsTable(attempts) {
 const sum = (attempts, each) => attempts.reduce((all, one) => all + each(one), 0);
 const held = (attempt) => (attempt.ended_s || Date.now() / 1000) - attempt.created_s;
 const price = (plan) => (plan.predicted_run_s ? plan.predicted_cost / plan.predicted_run_s : 0);
+const isPriced = (each) => each.plan.predicted_cost !== null;
 
 // The whole run beside what its first plan promised; a run that is on has not spent all yet.
 export function account(attempts, isOver) {
@@ -145,12 +148,12 @@ export function account(attempts, isOver) {
   const rows = [
     ["training", first.plan.predicted_run_s, sum(trained, (each) => (each.ended_s || Date.now() / 1000) - each.first_step_s), duration],
     ["GPU-hours", (first.plan.num_gpus * first.plan.predicted_run_s) / 3600, sum(attempts, (each) => (each.plan.num_gpus * held(each)) / 3600), (value) => value.toPrecision(3)],
-    ["cost", first.plan.predicted_cost, sum(attempts, (each) => price(each.plan) * held(each)), (value) => value.toPrecision(3)],
+    ["cost", first.plan.predicted_cost, attempts.every(isPriced) ? sum(attempts, (each) => price(each.plan) * held(each)) : null, (value) => value?.toPrecision(3) ?? "–"],
   ];
   return table([
     ["", ([name]) => name], ["predicted", ([, predicted, , words]) => words(predicted), "number"],
     [isOver ? "measured" : "until now", ([, , measured, words]) => words(measured), "number"],
-    ["difference", ([, predicted, measured]) => (isOver && predicted ? percent(measured, predicted) : "–"), "number"],
+    ["difference", ([, predicted, measured]) => (isOver && predicted && measured !== null ? percent(measured, predicted) : "–"), "number"],
   ], rows, { narrow: true });
 }
 

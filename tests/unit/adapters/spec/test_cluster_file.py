@@ -54,6 +54,12 @@ def test_a_virtual_type_takes_its_budget_and_rate_from_the_file() -> None:
     assert (cluster.nodes[0].num_cpus, cluster.nodes[0].host_memory_bytes) == (1.5, 8 * GIB)
 
 
+@pytest.mark.parametrize(("written", "price"), [("", None), ("price_per_hour: 0", 0.0)])
+def test_a_price_that_nobody_gave_is_not_one_of_0(written: str, price: float | None) -> None:
+    file = parse_cluster_file(f"gpu_types: {{t4: {{{written}}}}}")
+    assert file.gpu_types["t4"].price_per_hour == price
+
+
 def test_a_catalogue_card_needs_nothing_more_and_may_be_changed_or_renamed() -> None:
     cluster = parse_cluster(
         """

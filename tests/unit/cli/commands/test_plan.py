@@ -364,3 +364,14 @@ def test_steps_of_tokens_that_are_not_counted_yet_are_about_so_many(
     document["training"] = {"global_batch_size": 4, "epochs": 1}
     spec.write_text(yaml.safe_dump(document), encoding="utf-8")
     assert ", about " in frenzy(*asked).out.splitlines()[0]
+
+
+def test_without_prices_no_cost_is_shown_and_cost_goes_by_gpu_hours(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    cluster_file.write_text(cluster_file.read_text().replace(", price_per_hour: 0.1", ""))
+    asked = {**yaml.safe_load(spec.read_text()), "objective": "cost"}
+    spec.write_text(yaml.safe_dump(asked))
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
+    assert "Ranked by GPU-hours: the cluster file has no price_per_hour of" in " ".join(said.out.split())
+    assert "0.0000" not in said.out

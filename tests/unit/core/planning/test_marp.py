@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,7 @@ from frenzy.core.planning.marp import plan_candidates, remedies, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, ReasonCode
+from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, ModelSpec, Objective, Precision
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import format_bytes
@@ -89,7 +91,7 @@ def test_ranks_are_consecutive_and_in_the_objectives_order_and_all_have_a_reason
     assert [each.rank for each in ranked] == list(range(1, len(ranked) + 1))
     assert found[: len(ranked)] == ranked
     by_cost = asked.job.objective is Objective.COST
-    scores = [each.plan.predicted_cost if by_cost else each.plan.predicted_run_s for each in ranked]
+    scores = [each.plan.cost_order if by_cost else (False, each.plan.predicted_run_s) for each in ranked]
     assert scores == sorted(scores)
     assert all(each.reason.detail for each in found)
     assert [each.reason.code for each in ranked[:1]] == [ReasonCode.BEST_PLAN][: len(ranked)]
@@ -174,6 +176,55 @@ def test_cost_and_deadline_limits_refuse_with_what_would_do() -> None:
     late = candidates_of(request(seconds_to_deadline=0.001))
     assert not feasible(late)
     assert {each.reason.code for each in late} >= {ReasonCode.OVER_DEADLINE}
+
+
+def cluster_of(*types: GpuType) -> Cluster:
+    return Cluster(types, tuple(node(f"n{index}", each.name, 2) for index, each in enumerate(types)))
+
+
+def by_cost(**constraints: Any) -> PlanRequest:
+    return request(of=job(objective=Objective.COST, constraints=ConstraintsSpec(**constraints)))
+
+
+def test_by_cost_a_type_without_a_price_comes_after_all_whose_cost_is_known() -> None:
+    free, dear, unknown = (
+        virtual("free", 700, price=0.0),
+        virtual("dear", 700, price=9.0),
+        virtual("new", 700, price=None),
+    )
+    ranked = feasible(candidates_of(by_cost(), cluster_of(unknown, dear, free)))
+    assert list(dict.fromkeys(each.plan.gpu_type for each in ranked)) == ["free", "dear", "new"]
+    assert "unknown cost come last: the cluster file has no price_per_hour of new." in ranked[0].reason.detail
+    last = ranked[-1]
+    assert (last.plan.predicted_cost, last.reason.code) == (None, ReasonCode.NO_PRICE)
+    assert {each.plan.predicted_cost for each in ranked if each.plan.gpu_type == "free"} == {0.0}
+
+
+def test_without_any_price_plans_rank_by_gpu_hours_and_say_so() -> None:
+    ranked = feasible(candidates_of(by_cost(), cluster_of(virtual("a", 700, price=None), virtual("b", 700, 60, None))))
+    hours = [each.plan.gpu_hours for each in ranked]
+    assert hours == sorted(hours)
+    assert ranked[0].reason.detail.startswith("Fewest GPU-hours of ")
+    assert "Ranked by GPU-hours: the cluster file has no price_per_hour of b, a." in ranked[0].reason.detail
+    assert {each.reason.code for each in ranked[1:]} <= {ReasonCode.COSTLIER_PLAN, ReasonCode.SLOWER_PLAN}
+    assert "cost" not in ranked[0].reason.detail
+
+
+def test_a_limit_of_cost_refuses_plans_whose_cost_nobody_knows() -> None:
+    there = cluster_of(virtual("a", 700, price=0.1), virtual("new", 700, price=None))
+    found = candidates_of(by_cost(max_cost=1e6), there)
+    assert {each.plan.gpu_type for each in feasible(found)} == {"a"}
+    refused = [each for each in found if each.plan.gpu_type == "new" and not each.feasible]
+    assert {each.reason.code for each in refused} >= {ReasonCode.NO_PRICE}
+    remedy = next(each.reason.remedy for each in refused if each.reason.code is ReasonCode.NO_PRICE)
+    assert remedy == "Give new its price_per_hour, 0 if it is free."
+
+
+def test_a_limit_of_cost_goes_where_no_price_is_known() -> None:
+    there = cluster_of(virtual("new", 700, price=None))
+    remedy = smallest_remedy(by_cost(max_cost=5.0), there, CALIBRATION).remedy
+    assert remedy is not None
+    assert "constraints.max_cost: 5 -> none" in remedy
 
 
 def test_tensor_parallel_is_offered_only_where_the_trainer_can_split_the_family() -> None:

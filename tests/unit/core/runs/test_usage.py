@@ -46,6 +46,8 @@ def test_a_type_without_a_price_leaves_the_cost_open() -> None:
     )
     assert [(row.name, row.gpu_hours, row.cost) for row in found.rows] == [("gone", 1.0, None)]
     assert found.total.cost is None
+    unpriced = gpu_usage([span("a", 0, HOUR_S)], RUNS, {"small": None}, by=UsageBy.JOB, since_s=0, until_s=9e9)
+    assert unpriced.total.cost is None
 
 
 def test_a_lease_over_midnight_counts_to_each_day() -> None:

@@ -272,10 +272,32 @@ class TestBetterPlan:
         by_cost = replace(waiting("a", cheap, dear), objective=Objective.COST)
         assert started(schedule(facts(self.nodes, [by_cost], run), 0.0, HAS)) == {}
         free = (replace(cheap, predicted_cost=0.0), replace(dear, predicted_cost=0.0))
-        no_prices = replace(waiting("a", *free), objective=Objective.COST)
-        assert set(started(schedule(facts(self.nodes, [no_prices], run), 0.0, HAS))) == {"a"}
+        all_free = replace(waiting("a", *free), objective=Objective.COST)
+        there = with_prices(facts(self.nodes, [all_free], run), 0.0)
+        assert set(started(schedule(there, 0.0, HAS))) == {"a"}
         by_time = waiting("a", dear, cheap)
         assert started(schedule(facts(self.nodes, [by_time], run), 0.0, HAS))["a"].plan == dear
+
+    @pytest.mark.parametrize(("unknown", "why"), [(None, "has a price, unlike 1xt4"), (0.0, "than 1xt4")])
+    def test_a_plan_of_unknown_cost_counts_as_the_dearest(self, unknown: float | None, why: str) -> None:
+        """Also as plans of before were stored, with a cost of 0 where the type had no price."""
+        cheap, dear = plan("a100", 1, run_s=1000, cost=1.0), plan("a100", 2, run_s=900, cost=5.0)
+        new = replace(plan("t4", 1, run_s=900), predicted_cost=unknown)
+        run = [running("r", cheap, ("n1", 1), end_s=100.0)]
+        job = replace(waiting("a", cheap, dear, new), objective=Objective.COST)
+        there = with_prices(facts(self.nodes, [job], run), 1.0, lacking="t4")
+        assert started(schedule(there, 0.0, HAS)) == {}
+        assert why in hold_of(there, "a").reason.detail
+
+    def test_without_any_price_a_job_that_goes_by_cost_takes_the_fewest_gpu_hours(self) -> None:
+        one, two = (replace(plan("t4", count, run_s=1000 / count**0.5), predicted_cost=None) for count in (1, 2))
+        job = replace(waiting("a", one, two), objective=Objective.COST)
+        assert started(schedule(facts([node("n1", "t4", 2)], [job]), 0.0, HAS))["a"].plan == one
+
+
+def with_prices(there: SchedulingFacts, price: float, *, lacking: str = "") -> SchedulingFacts:
+    types = [replace(each, price_per_hour=None if each.name == lacking else price) for each in there.cluster.gpu_types]
+    return replace(there, cluster=replace(there.cluster, gpu_types=tuple(types)))
 
 
 class TestReasons:

@@ -107,7 +107,7 @@ class Plain:
         moved_s = entry.run_s(choice) + entry.restart_s + (entry.moves_again_s if may_stay else 0.0)
         if entry.by_cost:
             takes_s = entry.run_s(choice) * self.policy.hysteresis if stays else moved_s
-            return choice.plan.predicted_cost * takes_s / choice.unit_s
+            return choice.money(takes_s)
         if stays:
             return entry.run_s(choice) * self.policy.hysteresis * (1.0 + price * choice.gpus)
         disturbs_s = 0.0 if self.is_idle(entry, choice) else self.disturbance_s + self.lost_by_others_s(entry, choice)

@@ -149,7 +149,7 @@ def _part(gpu: GpuType, *, name: str, compute: float, bandwidth: float, memory_b
         fp32_flops_per_s=part_of(gpu.fp32_flops_per_s),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * bandwidth,
         power_w=part_of(gpu.power_w),
-        price_per_hour=gpu.price_per_hour * compute,
+        price_per_hour=part_of(gpu.price_per_hour),
         max_gpus_per_job=1,
     )
 

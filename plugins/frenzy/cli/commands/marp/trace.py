@@ -172,7 +172,6 @@ def _smallest_plan(job: TrainingJob) -> ResourcePlan:
         step_time_s=0.0,
         samples_per_s=0.0,
         predicted_run_s=0.0,
-        predicted_cost=0.0,
     )
 
 

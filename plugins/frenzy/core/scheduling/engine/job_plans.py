@@ -27,7 +27,10 @@ _SETTINGS: Final = attrgetter(
 
 
 class RankedPlan(NamedTuple):
-    """One plan of a job. unit_s: all its work would take so long. gpus: effective, see ``Capacity``."""
+    """One plan of a job. unit_s: all its work would take so long. gpus: effective, see ``Capacity``.
+
+    cost: what it counts as among the job's plans; see ``KnownPlans.costs``.
+    """
 
     plan: ResourcePlan
     need: Need
@@ -35,10 +38,11 @@ class RankedPlan(NamedTuple):
     num_gpus: int
     unit_s: float
     gpus: float
+    cost: float
 
     def money(self, takes_s: float) -> float:
-        """What so many seconds of it cost."""
-        return self.plan.predicted_cost * takes_s / self.unit_s
+        """What so many seconds of it count as, for a job that goes by cost."""
+        return self.cost * takes_s / self.unit_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +145,7 @@ class KnownPlans:
     rigid_on: FreeCapacity | None
     speed: dict[str, float]
     sizes: dict[str, int]
+    priced: frozenset[str]
     _waiting: dict[object, tuple[object, JobPlans]] = field(default_factory=dict)
     _running: dict[object, tuple[RunningJob, RankedPlan, JobPlans]] = field(default_factory=dict)
     _asks: dict[object, Ask] = field(default_factory=dict)
@@ -176,8 +181,8 @@ class KnownPlans:
                 and self._is_large_enough(each)
                 and (is_displaced or each.shape != job.plan.shape)
             ]
-            current = self._ranked(job.plan, job.excluded_nodes)
-            known = self._running[key] = (job, current, self._job_plans(self._all_ranked(others, job)))
+            current, *ranked = self._all_ranked([job.plan, *others], job)
+            known = self._running[key] = (job, current, self._job_plans(ranked))
         return known[1:]
 
     def _forget(self) -> None:
@@ -198,13 +203,25 @@ class KnownPlans:
             return self._all_ranked(rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered), job)
         return _undominated(self._all_ranked(plans, job))
 
-    def _all_ranked(self, plans: Iterable[ResourcePlan], job: QueuedJob | RunningJob) -> list[RankedPlan]:
-        return [self._ranked(plan, job.excluded_nodes) for plan in plans]
+    def _all_ranked(self, plans: Sequence[ResourcePlan], job: QueuedJob | RunningJob) -> list[RankedPlan]:
+        costs = self.costs(plans)
+        return [self._ranked(plan, job.excluded_nodes, cost) for plan, cost in zip(plans, costs, strict=True)]
 
-    def _ranked(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...]) -> RankedPlan:
+    def _ranked(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...], cost: float) -> RankedPlan:
         gpus = self.speed.get(plan.gpu_type, 0.0) * plan.num_gpus
         need = self.policy.need(plan, excluded_nodes)
-        return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)
+        return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus, cost)
+
+    def costs(self, plans: Sequence[ResourcePlan]) -> list[float]:
+        """What each of a job's plans counts as: its cost, and without a price its GPU-hours, above the dearest cost."""
+        known = [self._cost(plan) for plan in plans]
+        dearest = max((cost for cost in known if cost is not None), default=0.0)
+        return [dearest + plan.gpu_hours if cost is None else cost for plan, cost in zip(plans, known, strict=True)]
+
+    def _cost(self, plan: ResourcePlan) -> float | None:
+        # Ledgers of before prices were optional have 0 where there was none.
+        is_old = plan.predicted_cost == 0 and plan.gpu_type not in self.priced
+        return None if is_old else plan.predicted_cost
 
     def _job_plans(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> JobPlans:
         plans = [each for each in listed if each.gpu_type in self.speed]
@@ -226,7 +243,8 @@ class KnownPlans:
 @lru_cache(maxsize=8)
 def _known_plans(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Capacity | None) -> KnownPlans:
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    return KnownPlans(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes)
+    priced = frozenset(each.name for each in gpu_types if each.price_per_hour is not None)
+    return KnownPlans(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes, priced)
 
 
 def rigid_plans(

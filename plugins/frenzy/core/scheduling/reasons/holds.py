@@ -181,12 +181,12 @@ class Judge:
     def _better_plan(self, own: Promise, now: RankedPlan) -> Reason:
         plan, entry = own.ranked.plan, own.entry
         earlier_s = self._decision.now_s + entry.run_s(now) - own.end_s
-        cost = now.plan.predicted_cost
-        cheaper = f"costs {1 - plan.predicted_cost / cost:.0%} less" if cost else "leaves more to others"
-        gain = f"ends {about(earlier_s)} earlier" if earlier_s > 0 else cheaper
+        gain = (
+            f"ends {about(earlier_s)} earlier than" if earlier_s > 0 else _saving(plan, now.plan, by_cost=entry.by_cost)
+        )
         return Reason(
             code=ReasonCode.WAITING_FOR_BETTER_PLAN,
-            detail=f"{plan.plan_id}, expected soon, {gain} than {now.plan.plan_id}, which could start now.",
+            detail=f"{plan.plan_id}, expected soon, {gain} {now.plan.plan_id}, which could start now.",
             remedy=f"idle {plan.gpu_type}",
         )
 
@@ -265,3 +265,12 @@ def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
         detail=f"{limit.may_hold} and holds {held}; one of the job's plans needs {plan.num_gpus} {plan.gpu_type}.",
         remedy=f"a larger quota of {limit.title}, or GPUs given back by it",
     )
+
+
+def _saving(plan: ResourcePlan, other: ResourcePlan, *, by_cost: bool) -> str:
+    """What ``plan`` has that ``other`` has not, although it ends no earlier."""
+    if by_cost and plan.predicted_cost is not None and other.predicted_cost is None:
+        return "has a price, unlike"
+    if plan.predicted_cost is None or not other.predicted_cost:
+        return "leaves more to others than"
+    return f"costs {1 - plan.predicted_cost / other.predicted_cost:.0%} less than"
