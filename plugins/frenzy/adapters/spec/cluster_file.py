@@ -33,7 +33,7 @@ from frenzy.adapters.spec.refusals import Location, file_text, one_of, refused, 
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.values.errors import SpecError, Violation
-from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.gpu_catalogue import CATALOGUE, card_called
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.units import GIB, parse_memory
 
@@ -228,7 +228,7 @@ def _gpu_types(file: _ClusterFile) -> tuple[dict[str, GpuType], list[Violation]]
     types: dict[str, GpuType] = {}
     violations: list[Violation] = []
     named = (*(each.gpu_type for each in file.nodes), *(each.gpu_type for each in file.autoscaled))
-    only_named = (name for name in named if name in CATALOGUE)
+    only_named = (name for name in named if card_called(name) is not None)
     for name in dict.fromkeys((*file.gpu_types, *only_named)):
         entry = file.gpu_types.get(name) or _TypeEntry()
         problems = list(_type_violations(f"gpu_types.{name}", name, entry))
@@ -239,7 +239,7 @@ def _gpu_types(file: _ClusterFile) -> tuple[dict[str, GpuType], list[Violation]]
 
 
 def _type_violations(path: str, name: str, entry: _TypeEntry) -> Iterator[Violation]:
-    if entry.card is not None and entry.card not in CATALOGUE:
+    if entry.card is not None and card_called(entry.card) is None:
         yield Violation(path=f"{path}.card", value=repr(entry.card), allowed=one_of(entry.card, CATALOGUE))
     elif _card_name(name, entry) is None:
         described = "a virtual GPU" if entry.kind is DeviceKind.VIRTUAL else "a type that is not in the catalogue"
@@ -252,8 +252,8 @@ def _type_violations(path: str, name: str, entry: _TypeEntry) -> Iterator[Violat
 def _card_name(name: str, entry: _TypeEntry) -> str | None:
     """The catalogue card ``entry`` starts from; a virtual GPU starts from none unless it names one."""
     if entry.card is not None:
-        return entry.card
-    return name if name in CATALOGUE and entry.kind is not DeviceKind.VIRTUAL else None
+        return card_called(entry.card)
+    return None if entry.kind is DeviceKind.VIRTUAL else card_called(name)
 
 
 def _gpu_type(name: str, entry: _TypeEntry) -> GpuType:

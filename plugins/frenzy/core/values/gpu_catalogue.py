@@ -151,3 +151,15 @@ _OLDER: Final = (
 CATALOGUE: Final[Mapping[str, CatalogueEntry]] = {
     card.name: card.entry for card in (*_BLACKWELL, *_HOPPER, *_ADA, *_AMPERE, *_OLDER)
 }
+# A driver says some percent more than CUDA leaves to programs.
+_SAME_MEMORY: Final = 0.12
+
+
+def card_called(name: str) -> str | None:
+    """The catalogue's card of that name, also with the memory in GB that it has anyway: ``h100-80`` is ``h100``."""
+    if name in CATALOGUE:
+        return name
+    card, _, size = name.rpartition("-")
+    if card not in CATALOGUE or not size.isdigit():
+        return None
+    return card if abs(CATALOGUE[card].gpu.memory_bytes / GIB - int(size)) <= _SAME_MEMORY * int(size) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory, load_cluster, parse_cluster, parse_cluster_file
 from frenzy.core.values.cluster import NODE_GROUP, NodeState
 from frenzy.core.values.errors import SpecError
-from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.gpu_catalogue import CATALOGUE, card_called
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.units import GIB, MIB
@@ -77,6 +78,15 @@ def test_a_catalogue_card_needs_nothing_more_and_may_be_changed_or_renamed() -> 
     assert types["a100-80"].price_per_hour == 1.5
     assert (types["cheap-t4"].memory_bytes, types["cheap-t4"].compute_capability) == (14 * GIB, "7.5")
     assert types["l4"] == CATALOGUE["l4"].gpu
+
+
+def test_a_card_may_be_called_by_the_memory_that_it_has_and_by_no_other() -> None:
+    cluster = parse_cluster("nodes: [{name: n, gpu_type: h100-80, gpus: 8}]")
+    assert cluster.types_by_name["h100-80"] == replace(CATALOGUE["h100"].gpu, name="h100-80")
+    assert card_called("h200-141") == "h200"
+    assert card_called("a100-80") == "a100-80"
+    for other in ("h100-40", "h100-", "a100", "-80", "x-80"):
+        assert card_called(other) is None
 
 
 def test_a_type_of_the_users_own_carries_all_its_rates() -> None:
