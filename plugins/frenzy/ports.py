@@ -458,9 +458,10 @@ class TelemetryPage:
 _MOST_PAGES: Final = 10
 
 
-def telemetry_records(runs: RunStore, run_key: str, attempt: int) -> Iterator[StepRecord]:
-    """The attempt's records page by page; so many pages hold what a run of some 100,000 steps and ranks writes."""
-    cursor = TelemetryCursor()
+def telemetry_records(
+    runs: RunStore, run_key: str, attempt: int, cursor: TelemetryCursor = TelemetryCursor()
+) -> Iterator[StepRecord]:
+    """The attempt's records since ``cursor``, page by page; so many pages hold some 100,000 steps and ranks."""
     for _ in range(_MOST_PAGES):
         page = runs.telemetry(run_key, attempt, cursor)
         if page.cursor == cursor:

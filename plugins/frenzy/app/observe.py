@@ -238,20 +238,35 @@ def _progressed(
 def merge_progress(record: Attempt, message: ProgressReport) -> Attempt:
     """``record`` with what ``message`` knows; a field that the message leaves out is kept.
 
-    Not so the loss of an earlier step: a newer step without one has diverged.
+    Not so the loss of an earlier step: a newer step without one has diverged. A message may know of less than was told
+    before: a monitor that was started anew, or the account of an attempt's end.
     """
+    if message.last_step < record.last_step:
+        message = replace(
+            message, last_step=record.last_step, last_loss=record.last_loss, step_time_s=record.step_time_s
+        )
     known_loss = None if message.last_step > record.last_step else record.last_loss
     return replace(
         record,
-        last_step=max(record.last_step, message.last_step),
+        last_step=message.last_step,
         last_loss=_first_known(message.last_loss, known_loss),
         step_time_s=_first_known(message.step_time_s, record.step_time_s),
         first_step_s=_first_known(record.first_step_s, message.first_step_s),
-        peaks=_first_known(message.peaks, record.peaks),
-        explained_peak_bytes=_first_known(message.explained_peak_bytes, record.explained_peak_bytes),
-        growth_step=_first_known(message.growth_step, record.growth_step),
+        peaks=message.peaks | record.peaks if message.peaks and record.peaks else message.peaks or record.peaks,
+        explained_peak_bytes=_explained_peak_bytes(record, message),
+        growth_step=_first_known(record.growth_step, message.growth_step),
         checkpoint_step=_first_known(message.checkpoint_step, record.checkpoint_step),
     )
+
+
+def _explained_peak_bytes(record: Attempt, message: ProgressReport) -> int | None:
+    """The highest peak before growth set in, of the one who saw it do so first."""
+    if record.growth_step is None and message.growth_step is not None:
+        return message.explained_peak_bytes
+    if record.growth_step is not None:
+        return record.explained_peak_bytes
+    known = [each for each in (record.explained_peak_bytes, message.explained_peak_bytes) if each is not None]
+    return max(known, default=None)
 
 
 def _first_known(first: _T | None, second: _T | None) -> _T | None:

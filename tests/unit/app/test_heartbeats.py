@@ -10,10 +10,13 @@ from tests.in_memory.ledger import InMemoryLedger
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.cancellation import cancel
+from frenzy.app.observe import report_progress
+from frenzy.app.queries import run_view
 from frenzy.app.services import require_attempt, require_run
 from frenzy.core.runs.ledger import JobState, LeaseState
-from frenzy.core.runs.protocol import DirectiveKind
+from frenzy.core.runs.protocol import DirectiveKind, ProgressReport
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.ports import LeasedAttempt, LedgerTx
 
 PREEMPTED = Reason(code=ReasonCode.PREEMPTED, detail="Another is to run there.")
@@ -145,3 +148,30 @@ def test_an_older_report_takes_nothing_back(running: Airflow, ledger: CountingLe
     assert running.step(1, 3).kind is DirectiveKind.CONTINUE
     with ledger.reading() as tx:
         assert require_attempt(tx, running.key, 1).last_step == 9
+
+
+def test_a_monitor_that_was_started_anew_and_knows_of_less_takes_nothing_back(running: Airflow) -> None:
+    """It reads the attempt's telemetry from its beginning, part by part, and reports meanwhile."""
+    peaks = PeakMemory(allocated_bytes=700, reserved_bytes=900, device_used_bytes=900)
+    grown = ProgressReport(
+        last_step=90, last_loss=1.0, step_time_s=2.0, peaks=peaks, explained_peak_bytes=500, growth_step=40
+    )
+    partial = ProgressReport(
+        last_step=30, last_loss=4.0, step_time_s=9.0, peaks=PeakMemory(allocated_bytes=450), explained_peak_bytes=450
+    )
+    for each in (grown, partial):
+        report_progress(running.services, running.key, 1, each)
+    (attempt,) = run_view(running.services, running.key).attempts
+    assert (attempt.last_step, attempt.last_loss, attempt.step_time_s) == (90, 1.0, 2.0)
+    assert (attempt.peaks, attempt.explained_peak_bytes, attempt.growth_step) == (peaks, 500, 40)
+
+
+def test_memory_that_grew_is_explained_by_what_was_before_it(running: Airflow) -> None:
+    for peak, explained, growth_step in ((600, 600, None), (700, 550, 40)):
+        peaks = PeakMemory(allocated_bytes=peak)
+        message = ProgressReport(
+            last_step=peak // 10, peaks=peaks, explained_peak_bytes=explained, growth_step=growth_step
+        )
+        report_progress(running.services, running.key, 1, message)
+    (attempt,) = run_view(running.services, running.key).attempts
+    assert (attempt.measured_peak_bytes, attempt.explained_peak_bytes) == (700, 550)

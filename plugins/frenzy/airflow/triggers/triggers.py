@@ -29,6 +29,7 @@ from frenzy.api import endpoints as api
 from frenzy.api.declaration import Call
 from frenzy.core.lifecycle.evidence import Bounds, believed, bounds_of
 from frenzy.core.lifecycle.monitor import MonitorPolicy, progress_of
+from frenzy.core.runs.ledger import Attempt
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import CancelRun, EndReport, PlaceStatus, ProgressReport
 from frenzy.core.runs.views import QueueRow
@@ -37,12 +38,14 @@ from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, Reaso
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import printable
-from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
+from frenzy.ports import TelemetryCursor, WorkersAccount, WorkersState, telemetry_records
 
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
 _CANCEL_PATIENCE_S: Final = 20.0
 _RESULT_PATIENCE_S: Final = 2.0
+# Folded in a second or two; more, of all attempts that a triggerer sees the end of, would hold up its other triggers.
+_MANY_RECORDS: Final = 20_000
 _SETTINGS_RETRY_S: Final = 5.0
 # In place of an attempt's number: that of the attempt which is placed.
 PLACED: Final = 0
@@ -289,7 +292,7 @@ class AttemptTrigger(RunTrigger):
             result=ended.result,
             reason=ended.account.reason,
             lost_nodes=ended.account.lost_nodes,
-            progress=await self._whole_account(),
+            progress=await self._last_account(),
         )
         if await self._reported(report):
             await self._remove()
@@ -313,24 +316,28 @@ class AttemptTrigger(RunTrigger):
         except Exception as error:
             self.log.warning("What is left of attempt %d could not be removed: %s", self.attempt, error)
 
-    async def _whole_account(self) -> ProgressReport | None:
-        """All the attempt's telemetry, folded: its last steps came after the monitor's last look."""
+    async def _last_account(self) -> ProgressReport | None:
+        """The attempt's telemetry, folded: its last steps came after the monitor's last look."""
         try:
             view = await self.send(api.run_view(self.run_key))
             attempt = next(each for each in view.attempts if each.attempt == self.attempt)
             bounds = bounds_of(view.run, attempt, time.time())
-            return await asyncio.to_thread(self._progress, bounds)
+            return await asyncio.to_thread(self._progress, attempt, bounds)
         except Exception as error:
             self.log.warning("The attempt's telemetry could not be read to its end: %s", error)
             return None
 
-    def _progress(self, bounds: Bounds) -> ProgressReport | None:
+    def _progress(self, attempt: Attempt, bounds: Bounds) -> ProgressReport | None:
+        """Of an attempt with many records only what the ledger has not been told of: GPUs are held meanwhile."""
         runs = workers().runs
-        records = believed(tuple(telemetry_records(runs, self.run_key, self.attempt)), bounds).records
+        told = attempt.last_step if attempt.last_step * bounds.num_ranks > _MANY_RECORDS else 0
+        since = TelemetryCursor(steps=tuple((rank, told) for rank in range(bounds.num_ranks)))
+        records = believed(tuple(telemetry_records(runs, self.run_key, self.attempt, since)), bounds).records
         saved = runs.newest_checkpoint(self.run_key)
-        if not records:
+        if not records and not told:
             return None
-        return progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
+        found = progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
+        return replace(found, step_time_s=None) if told else found  # of many steps it says more than of the last
 
     async def has_come(self) -> bool:
         view = await self.send(api.run_view(self.run_key), patience_s=UNTIL_ANSWERED_S)

@@ -11,18 +11,21 @@ import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.airflow.conftest import World
-from tests.unit.airflow.triggering import CONN, Run, first_event, of, result, started
+from tests.unit.airflow.triggering import CONN, Run, first_event, of, report, result, started, steps
 
 from frenzy.airflow.connection import api_client
 from frenzy.airflow.tasks.reconcile import _look
 from frenzy.airflow.tasks.settle import end_unwatched
 from frenzy.airflow.tasks.workers import using, workers
+from frenzy.airflow.triggers import triggers
 from frenzy.airflow.triggers.triggers import LaunchTrigger
+from frenzy.app.observe import report_progress
 from frenzy.core.runs.ledger import JobState, LeaseState
-from frenzy.core.runs.protocol import ReconcileTarget
+from frenzy.core.runs.protocol import ProgressReport, ReconcileTarget
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
-from frenzy.ports import WorkersState
+from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.ports import TelemetryCursor, TelemetryPage, WorkersState
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,35 @@ def test_what_the_launcher_knows_of_lost_workers_reaches_the_ledger_and_nothing_
     assert view.attempts[0].outcome == Reason(code=ReasonCode.NODE_LOST, detail="It went away.")
     assert view.attempts[0].lost_nodes == (node,)
     assert world.launcher.remains() == ()
+
+
+class Noting(InMemoryRunStore):
+    """Run directories whose telemetry is read as it notes."""
+
+    steps_read: list[int]
+
+    def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
+        page = super().telemetry(run_key, attempt, cursor)
+        self.steps_read.extend(each.step for each in page.records)
+        return page
+
+
+def test_of_a_long_attempt_only_what_the_ledger_was_not_told_is_read_at_its_end(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 ranks 3,500 steps took a minute, for which their GPUs were held."""
+    monkeypatch.setattr(triggers, "_MANY_RECORDS", 4)
+    spec, runs = started(world), world.runs
+    told = ProgressReport(last_step=5, last_loss=4.0, step_time_s=1.0, peaks=PeakMemory(allocated_bytes=10**15))
+    report_progress(world.services, spec.run_key, 1, told)
+    report(world, spec, steps(spec, 1, 7))
+    monkeypatch.setattr(runs, "__class__", Noting)
+    runs.steps_read = []  # type: ignore[attr-defined]
+    world.launcher.finish(spec)
+    run_async(first_event(of(LaunchTrigger, spec)))
+    attempt = world.view(spec.run_key).attempts[0]
+    assert sorted({*runs.steps_read}) == [6, 7]  # type: ignore[attr-defined]
+    assert (attempt.last_step, attempt.step_time_s, attempt.measured_peak_bytes) == (7, 1.0, 10**15)
 
 
 class Unreadable(InMemoryRunStore):
