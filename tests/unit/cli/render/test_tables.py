@@ -81,8 +81,8 @@ def test_where_only_its_sentences_do_not_fit_they_stand_below_aligned_columns() 
 def test_what_is_not_known_of_a_plan_is_no_number() -> None:
     plan = attempt(1, ReasonCode.COMPLETED).plan
     assumed = replace(plan, memory=replace(plan.memory, is_declared=True), predicted_cost=1.0)
-    free = replace(plan, predicted_cost=0.0)
-    for known, cells in ((assumed, ["-", "-"]), (free, [format_duration(free.predicted_run_s), "-"])):
+    unpriced = replace(plan, predicted_cost=None)
+    for known, cells in ((assumed, ["-", "-"]), (unpriced, [format_duration(unpriced.predicted_run_s), "-"])):
         candidate = Candidate(plan=known, rank=1, reason=Reason(code=ReasonCode.BEST_PLAN))
         assert [each.plain for each in candidates_table("", [candidate]).rows[0]][7:9] == cells
 
