@@ -18,8 +18,7 @@ from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.job import DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.evaluation.model_names import published_name
-from frenzy.evaluation.settings_of_runs import published_models, shape_of
+from frenzy.evaluation.settings_of_runs import published_models, published_name, shape_of
 
 _STEPS: Final = 1000
 

@@ -139,6 +139,7 @@ def _shares(values: Mapping[str, float], runs: Sequence[PublishedRun]) -> Utilis
         return np.asarray([found[owner] for owner in owners])
 
     return Utilisation(
+        name="the fit",
         matmul=column("matmul", generation),
         attention=column("attention", generation) * column("attention_factor", software),
         hidden_passes=column("hidden_passes", software),

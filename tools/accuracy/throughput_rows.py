@@ -23,9 +23,8 @@ from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.utilisation import DEEPSPEED, FSDP, FUSED, NANOTRON, TRAINER, TRANSFORMERS, Software
-from frenzy.evaluation.model_names import published_name
 from frenzy.evaluation.read_fms import Framework
-from frenzy.evaluation.settings_of_runs import shape_of
+from frenzy.evaluation.settings_of_runs import published_name, shape_of
 
 Row = Mapping[str, str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.evaluation.datasets import FORMATS, DatasetFormat, read_dataset
@@ -40,9 +40,6 @@ class Bar:
     unit: str
     goal: float
     is_met: bool | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "value": self.value, "unit": self.unit, "goal": self.goal, "ok": self.is_met}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

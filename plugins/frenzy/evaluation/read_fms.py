@@ -17,9 +17,8 @@ from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import LoraSpec
 from frenzy.core.values.units import MIB
 from frenzy.evaluation.cells import choice, flag, number, optional_number, text, whole, words
-from frenzy.evaluation.model_names import published_name
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
-from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
+from frenzy.evaluation.settings_of_runs import RunSetting, published_name, torch_run
 
 COLUMNS: Final = ("framework_config", "per_device_train_batch_size")
 _LENGTHS: Final = ("max_seq_length", "max_seq_len", "sequence_length")

@@ -28,7 +28,6 @@ from frenzy.core.values.units import GIB
 from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets, zero_buckets
 from frenzy.evaluation.cells import choice, flag, number, optional_number, text, whole, words
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
-from frenzy.evaluation.model_names import published_name
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import (
     OWN_RUNS,
@@ -40,7 +39,7 @@ from frenzy.evaluation.published import (
     PublishedRow,
     UnknownRow,
 )
-from frenzy.evaluation.settings_of_runs import RunSetting, shape_of, torch_run
+from frenzy.evaluation.settings_of_runs import RunSetting, published_name, shape_of, torch_run
 
 COLUMNS: Final = ("model", "framework", "micro_batch", "sequence_length")
 _EITHER: Final = "|"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,6 +29,9 @@ from frenzy.core.values.job import LoraSpec, ModelSpec, Precision
 from frenzy.evaluation.published import UnknownRow
 
 _MODELS_FILE: Final = Path(__file__).with_name("models.json")
+# Repackaged weights and tuned versions have the shape of what they are made from.
+_PREFIXES: Final = ("meta-",)
+_SUFFIXES: Final = re.compile(r"-(gptq|awq|bnb-4bit|hf|instruct|chat|base|fp16|bf16)$")
 
 
 @cache
@@ -35,6 +39,25 @@ def published_models() -> Mapping[str, Mapping[str, Any]]:
     """Configs of the models in the data sets, by name."""
     models: Mapping[str, Mapping[str, Any]] = json.loads(_MODELS_FILE.read_text(encoding="utf-8"))
     return models
+
+
+def published_name(name: str) -> str:
+    """The name under which the configuration is kept; ``name`` itself where it is a folder, else its last part."""
+    if Path(name, "config.json").is_file():
+        return name
+    last = name.rstrip("/").rsplit("/", 1)[-1]
+    plain = {_bare(each): each for each in published_models()}
+    exact = {each.lower(): each for each in published_models()}
+    return exact.get(last.lower()) or plain.get(_bare(last)) or last
+
+
+def _bare(name: str) -> str:
+    found = name.lower()
+    for prefix in _PREFIXES:
+        found = found.removeprefix(prefix)
+    while _SUFFIXES.search(found):
+        found = _SUFFIXES.sub("", found)
+    return found
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Row
@@ -9,7 +10,6 @@ from sqlalchemy import Row
 from frenzy.core.memory.residuals import Residual, ResidualGroup
 from frenzy.core.runs.ledger import CalibrationSample, versions_key
 from frenzy.core.values import codec
-from frenzy.core.values.hardware import DeviceKind
 
 
 def values_of(sample: CalibrationSample, residual: Residual) -> dict[str, Any]:
@@ -26,16 +26,9 @@ def values_of(sample: CalibrationSample, residual: Residual) -> dict[str, Any]:
 
 
 def residual_of(row: Row[Any]) -> Residual:
-    group = ResidualGroup(
-        kind=DeviceKind(row.kind),
-        family=row.family,
-        gpu_type=row.gpu_type,
-        zero_stage=row.zero_stage,
-        checkpointing=row.checkpointing,
-        offload=row.offload,
-    )
+    known = {each.name: getattr(row, each.name) for each in fields(ResidualGroup)}
     return Residual(
-        group=group,
+        group=codec.decode(ResidualGroup, known),
         predicted_bytes=row.predicted_bytes,
         measured_bytes=row.measured_bytes,
         censored=row.censored,

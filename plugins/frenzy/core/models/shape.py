@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from frenzy.core.models import encoder_families, gpt_families, llama_families
+from frenzy.core.models import gpt_families, llama_families
 from frenzy.core.models.family_fields import Config
 from frenzy.core.models.module_tree import MODULE_TREE, TREE_PROBLEM, shape_of_tree
 from frenzy.core.models.parameters import ModelShape, checked_shape
@@ -35,8 +35,8 @@ _READERS: Final[Mapping[str, Callable[[Config], ModelShape]]] = {
     "phi3": llama_families.phi3,
     "mixtral": llama_families.mixtral,
     "qwen3_moe": llama_families.qwen3_moe,
-    "bert": encoder_families.bert,
-    "roberta": encoder_families.roberta,
+    "bert": gpt_families.bert,
+    "roberta": gpt_families.roberta,
 }
 SUPPORTED_FAMILIES: Final = tuple(_READERS)
 

@@ -8,7 +8,7 @@ published rows takes the values of the nearest one that has some.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -22,35 +22,45 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Utilisation:
-    """Reached shares of peak rates, and work that no FLOP count sees.
+class Software:
+    """What one kind of training program adds to the same card: work that no FLOP count sees, and shares of links.
 
-    matmul, attention: share of the card's peak in products with weights, and in attention (whose
-    count includes the causal half that kernels skip). hidden_passes: how often a layer reads or
-    writes a micro-batch's hidden states outside matrix products, in 16 bit; norm_passes: how often more where
-    norms are chains of kernels; vocab_passes, adapter_passes: the same of the logits, and of inputs and outputs
-    of maps with adapters. gradient_passes: how often a micro-batch moves the gradients, in 16 bit: they are
+    hidden_passes: how often a layer reads or writes a micro-batch's hidden states outside matrix products, in 16 bit;
+    norm_passes: how often more where norms are chains of kernels; vocab_passes, adapter_passes: the same of the
+    logits, and of inputs and outputs of maps with adapters. attention_factor: on the generation's share of attention,
+    where the kernel is another one. gradient_passes: how often a micro-batch moves the gradients, in 16 bit: they are
     written, averaged and added up. launch_s_per_layer: least time of one layer's kernels, forward and backward;
-    repeated_launches: what recomputing the layer adds, as a share of it; update_launches: what the optimizer
-    step adds for each layer, likewise; hook_s_per_layer: what stage 3 adds. inside, between: share of the link's
-    rate that ring collectives reach inside a node and between nodes. overlap: share of communication that may
-    hide behind compute. Arrays have an entry for each plan or run.
+    update_launches: what the optimizer step adds for each layer, as a share of it; hook_s_per_layer: what stage 3
+    adds. inside, between: share of the link's rate that ring collectives reach inside a node and between nodes.
+    overlap: share of communication that may hide behind compute. Arrays have an entry for each plan or run.
+    """
+
+    name: str
+    hidden_passes: Measured
+    norm_passes: Measured = 0.0
+    vocab_passes: Measured
+    adapter_passes: Measured = 0.0
+    attention_factor: float = 1.0
+    gradient_passes: Measured
+    launch_s_per_layer: Measured
+    update_launches: Measured
+    hook_s_per_layer: Measured = 0.0
+    inside: Measured
+    between: Measured
+    overlap: Measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation(Software):
+    """What a program reaches on a card.
+
+    matmul, attention: share of the card's peak in products with weights, and in attention (whose count includes the
+    causal half that kernels skip). repeated_launches: what recomputing a layer adds, as a share of its launches.
     """
 
     matmul: Measured
     attention: Measured
-    hidden_passes: Measured
-    norm_passes: Measured
-    vocab_passes: Measured
-    adapter_passes: Measured
-    gradient_passes: Measured
-    launch_s_per_layer: Measured
     repeated_launches: Measured
-    update_launches: Measured
-    hook_s_per_layer: Measured
-    inside: Measured
-    between: Measured
-    overlap: Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,28 +71,6 @@ class Architecture:
     first_capability: float
     matmul: float
     attention: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Software:
-    """What one kind of training program adds to the same card.
-
-    attention_factor: on the generation's share of attention, where the kernel is another one.
-    """
-
-    name: str
-    hidden_passes: float
-    norm_passes: float = 0.0
-    vocab_passes: float
-    adapter_passes: float = 0.0
-    attention_factor: float = 1.0
-    gradient_passes: float
-    launch_s_per_layer: float
-    update_launches: float
-    hook_s_per_layer: float = 0.0
-    inside: float
-    between: float
-    overlap: float
 
 
 REPEATED_LAUNCHES: Final = 0.6767
@@ -151,18 +139,8 @@ def utilisation(gpu: GpuType, software: Software = TRAINER) -> Utilisation:
     """The shares that ``software`` reaches on ``gpu``; the default is what this project's trainer runs."""
     generation = architecture_of(gpu)
     return Utilisation(
+        **{each.name: getattr(software, each.name) for each in fields(software)},
         matmul=generation.matmul,
         attention=generation.attention * software.attention_factor,
-        hidden_passes=software.hidden_passes,
-        norm_passes=software.norm_passes,
-        vocab_passes=software.vocab_passes,
-        adapter_passes=software.adapter_passes,
-        gradient_passes=software.gradient_passes,
-        launch_s_per_layer=software.launch_s_per_layer,
         repeated_launches=REPEATED_LAUNCHES,
-        update_launches=software.update_launches,
-        hook_s_per_layer=software.hook_s_per_layer,
-        inside=software.inside,
-        between=software.between,
-        overlap=software.overlap,
     )
