@@ -13,7 +13,7 @@ from dataclasses import replace
 from frenzy.app.services import Services, live_attempt
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import Holding
-from frenzy.core.lifecycle.moves import elasticity, is_movable, is_under_way, move_reason
+from frenzy.core.lifecycle.moves import elasticity, is_movable, is_under_way, move_reason, predicted_change, work_left
 from frenzy.core.lifecycle.reschedule import exceeded_plan
 from frenzy.core.runs.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.values.cluster import NodeState, Placement
@@ -41,7 +41,7 @@ def request_migration(
         target = MoveTarget(plan=action.plan, placement=action.placement)
         if _is_where_it_is(target, attempt):
             return False
-        reason = _reason(tx, attempt, target, actions)
+        reason = _reason(tx, run, attempt, target, actions)
     tx.put_attempt(replace(attempt, stop_reason=reason, stop_asked_s=now_s, move_to=target))
     move(tx, run, JobState.CHECKPOINTING, now_s, reason)
     return True
@@ -58,11 +58,24 @@ def _is_where_it_is(target: MoveTarget, attempt: Attempt) -> bool:
     return target.plan.shape == attempt.plan.shape and target.placement == attempt.placement
 
 
-def _reason(tx: LedgerTx, attempt: Attempt, target: MoveTarget, actions: Sequence[Action]) -> Reason:
-    beneficiary = _beneficiary(tx, attempt, actions)
-    name = None if beneficiary is None else beneficiary.job.name
-    for_memory = beneficiary is not None and _is_memory_constrained(tx, beneficiary)
-    return move_reason(attempt.plan, target, name, for_memory=for_memory, drained=_drained(tx, attempt))
+def _reason(tx: LedgerTx, run: RunRecord, attempt: Attempt, target: MoveTarget, actions: Sequence[Action]) -> Reason:
+    taking = _taking(attempt, actions)
+    other = None if taking is None else tx.run(taking.run_key)
+    name = None if other is None else other.job.name
+    return move_reason(
+        attempt.plan,
+        target,
+        f"{name} (run {other.run_key})" if other is not None and name == run.job.name else name,
+        work=work_left(run, attempt),
+        its_change=_change(tx, other, taking) if other is not None and isinstance(taking, Resize) else None,
+        for_memory=other is not None and _is_memory_constrained(tx, other),
+        drained=_drained(tx, attempt),
+    )
+
+
+def _change(tx: LedgerTx, run: RunRecord, move: Resize) -> str | None:
+    attempt = live_attempt(tx, run.run_key)
+    return None if attempt is None else predicted_change(work_left(run, attempt), attempt.plan, move.plan)
 
 
 def _drained(tx: LedgerTx, attempt: Attempt) -> list[str]:
@@ -77,13 +90,15 @@ def _is_memory_constrained(tx: LedgerTx, run: RunRecord) -> bool:
     return entry is not None and exceeded_plan(entry.next_attempt, entry.plans)
 
 
-def _beneficiary(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> RunRecord | None:
-    """The run that takes over GPUs of ``attempt``: by the same decision it starts or moves there."""
+def _taking(attempt: Attempt, actions: Sequence[Action]) -> Start | Resize | None:
+    """What gives GPUs of ``attempt`` to another run: a start before all, else a move."""
     nodes = {each.node for each in attempt.placement.allocations}
-    taking = [each for each in actions if isinstance(each, Start | Resize) and _touches(each.placement, nodes)]
-    starting_first = sorted(taking, key=lambda each: each.kind != "start")
-    runs = (tx.run(each.run_key) for each in starting_first if each.run_key != attempt.run_key)
-    return next((run for run in runs if run is not None), None)
+    taking = [
+        each
+        for each in actions
+        if isinstance(each, Start | Resize) and each.run_key != attempt.run_key and _touches(each.placement, nodes)
+    ]
+    return min(taking, key=lambda each: each.kind != "start", default=None)
 
 
 def _touches(placement: Placement, nodes: set[str]) -> bool:

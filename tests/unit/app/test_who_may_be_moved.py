@@ -31,7 +31,7 @@ from frenzy.core.values.cluster import NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.scheduling_facts import Resize
+from frenzy.core.values.scheduling_facts import Resize, Start
 from frenzy.core.values.units import MIB
 
 
@@ -84,6 +84,39 @@ def test_a_job_whose_user_does_not_want_it_moved_is_not_moved(
     assert pinned(stays)
     preempt(stays, scheduler)
     assert run_view(stays.services, stays.key).run.state is JobState.RUNNING
+
+
+def test_a_job_that_has_done_its_last_step_is_not_moved(long: Airflow) -> None:
+    long.step(1, 99)
+    assert not pinned(long)
+    long.step(1, 100)
+    assert pinned(long)
+
+
+def test_of_two_jobs_of_one_name_that_change_places_each_is_told_which_run_the_other_is(
+    airflow: Airflow, scheduler: ScriptedScheduler
+) -> None:
+    services = replace(airflow.services, schedule=scheduler, elastic=ElasticRules(min_run_s=0.0))
+    first, second = replace(airflow, services=services), replace(airflow.another(), services=services)
+    first.register(on_small("mine"), run_id="r1")
+    second.register(on_small("mine"), run_id="r2")
+    scheduler.script = lambda facts: tuple(
+        Start(run_key=each.run_key, plan=plan_of(each.plans, 1), placement=on_a(1)) for each in facts.queued
+    )
+    for run in (first, second):
+        run.place()
+        run.launch(1)
+        run.clock.advance(5)
+        run.step(1, 20)
+    scheduler.script = lambda facts: tuple(
+        Resize(run_key=each.run_key, plan=plan_of(each.plans, 2), placement=on_a(2)) for each in facts.running
+    )
+    a_pass(first)
+    reasons = [run_view(run.services, run.key).run.reason for run in (first, second)]
+    for reason, other in zip(reasons, (second, first), strict=True):
+        assert reason is not None
+        assert f"as job mine (run {other.key}) moves to GPUs that it leaves" in reason.sentence
+        assert "can start" not in reason.sentence
 
 
 def test_no_job_is_moved_where_the_setting_is_off(long: Airflow) -> None:

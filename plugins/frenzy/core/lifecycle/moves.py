@@ -6,7 +6,6 @@ budget of its own, apart from ``on_memory_pressure.max_reschedules``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Elasticity
+from frenzy.core.values.units import format_duration
 
 MOVE_REASONS: Final = frozenset(
     {
@@ -53,6 +53,9 @@ class Work:
 
     left: float
     done: float
+
+
+ALL_WORK: Final = Work(left=1.0, done=0.0)
 
 
 def elasticity(run: RunRecord, attempts: Sequence[Attempt], rules: ElasticRules) -> Elasticity | None:
@@ -93,7 +96,8 @@ def restart_s(attempts: Iterable[Attempt], rules: ElasticRules) -> float:
 def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster) -> bool:
     """Whether ``attempt`` can be asked now to save a checkpoint and stop.
 
-    It must have done a step, must not be asked already, must be heard of, and no node of its may be lost.
+    It must have done a step, and have one left to do; must not be asked already, must be heard of, and no node of its
+    may be lost.
     What was measured must leave the plan it has possible (``has_room``).
     """
     return (
@@ -103,6 +107,7 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
         and lease.state is LeaseState.LIVE
         and attempt.stop_reason is None
         and attempt.last_step > 0
+        and work_left(run, attempt).left > 0
         and not attempt.plan.memory.is_rehearsal
         and has_room(attempt.plan, measured_extra_bytes(attempt))
         and not _is_on_lost_node(attempt.placement, cluster)
@@ -148,7 +153,7 @@ def work_left(run: RunRecord, attempt: Attempt) -> Work:
     before = attempt.next_attempt.checkpoint_step or 0
     planned = (run.total_steps or 0) - before
     if planned <= 0:
-        return Work(left=1.0, done=0.0)
+        return ALL_WORK
     at = max(before, attempt.last_step)
     return Work(left=max(0.0, before + planned - at) / planned, done=at / planned)
 
@@ -160,27 +165,40 @@ def grow_or_shrink(before: ResourcePlan, after: ResourcePlan) -> ReasonCode:
     return ReasonCode.MOVED_TO_GROW if after.num_gpus > before.num_gpus else ReasonCode.MOVED_TO_SHRINK
 
 
+def predicted_change(work: Work, before: ResourcePlan, after: ResourcePlan) -> str:
+    """What ``work`` takes with ``after`` instead of ``before``, restart aside."""
+    then_s, now_s = (work.left * each.predicted_run_s for each in (after, before))
+    return f"{format_duration(then_s)} instead of {format_duration(now_s)}"
+
+
 def move_reason(
     before: ResourcePlan,
     target: MoveTarget,
     beneficiary: str | None,
     *,
+    work: Work = ALL_WORK,
+    its_change: str | None = None,
     for_memory: bool = False,
     drained: Sequence[str] = (),
 ) -> Reason:
-    """Why a run goes from ``before`` to ``target``.
+    """Why a run that has ``work`` left goes from ``before`` to ``target``.
 
-    beneficiary: name of the job that gets what it leaves; for_memory: because its memory exceeded its GPUs.
-    drained: the nodes it has to leave.
+    beneficiary: the job that gets what it leaves; its_change: ``predicted_change`` of that, if it runs and moves, too.
+    for_memory: because its memory exceeded its GPUs. drained: the nodes it has to leave.
     """
     nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in target.placement.allocations)
-    gain = before.predicted_run_s / target.plan.predicted_run_s if target.plan.predicted_run_s else math.inf
+    own_change = predicted_change(work, before, target.plan)
     if drained:
         why = f": {', '.join(drained)} {are(len(drained))} being drained."
     elif for_memory:
         why = f": job {beneficiary} needs more memory than its GPUs had, and gets these; both go on."
-    elif gain > 1.0:
-        why = f", where it is predicted to train {gain:.1f} times as fast."
+    elif its_change is not None:
+        why = (
+            f", as job {beneficiary} moves to GPUs that it leaves. What is left is predicted to take {own_change}; "
+            f"of job {beneficiary}: {its_change}."
+        )
+    elif target.plan.predicted_run_s < before.predicted_run_s:
+        why = f", where what is left is predicted to take {own_change}."
     else:
         why = f", so that job {beneficiary} can start." if beneficiary else "."
     change = f"Moves from {before.plan_id} to {target.plan.plan_id} ({nodes}) at its next checkpoint"

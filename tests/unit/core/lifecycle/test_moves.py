@@ -12,6 +12,7 @@ from tests.unit.core.attempts import attempt, listed, plan, run_record
 from frenzy.core.lifecycle.moves import (
     MOVE_REASONS,
     ElasticRules,
+    Work,
     elasticity,
     has_room,
     measured_extra_bytes,
@@ -59,9 +60,20 @@ def test_a_move_is_called_by_what_becomes_of_the_gpus(target: object, code: Reas
 def test_a_move_says_what_it_gains_or_for_whom_it_is() -> None:
     fast = replace(plan(gpus=4), predicted_run_s=0.5)
     slow = replace(plan(gpus=1), predicted_run_s=2.0)
-    assert "2.0 times as fast" in move_reason(plan(), MoveTarget(plan=fast, placement=ON_N), "other").sentence
+    sooner = move_reason(plan(), MoveTarget(plan=fast, placement=ON_N), "other", work=Work(left=0.5, done=0.5)).sentence
+    assert sooner.endswith("checkpoint, where what is left is predicted to take 0.2 s instead of 0.5 s.")
     assert "so that job other can start" in move_reason(plan(), MoveTarget(plan=slow, placement=ON_N), "other").sentence
     assert move_reason(plan(), MoveTarget(plan=slow, placement=ON_N), None).sentence.endswith("checkpoint.")
+
+
+def test_of_two_that_change_places_each_is_told_what_both_gain() -> None:
+    slow = MoveTarget(plan=replace(plan(gpus=1), predicted_run_s=600.0), placement=ON_N)
+    told = move_reason(
+        plan(), slow, "mine (run b)", work=Work(left=0.5, done=0.5), its_change="1 min 00 s instead of 1 h"
+    )
+    assert "job mine (run b) moves to GPUs that it leaves" in told.sentence
+    assert "predicted to take 5 min 00 s instead of 0.5 s; of job mine (run b): 1 min 00 s instead" in told.sentence
+    assert "can start" not in told.sentence
 
 
 def test_memory_that_grows_leaves_an_attempt_only_the_plan_it_has() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Places, Sweep, asked_by
+from frenzy.core.scheduling.engine.payback import unpaid
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import place_in
@@ -36,6 +37,7 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sw
 
     Jobs under memory pressure come first (``swap``). Actions may use GPUs that others of the same answer give back. A
     target that GPUs on several nodes cannot serve is open to as many as found a place, and the sweep made again.
+    So it is where moves together do not pay (``payback``), with those jobs fixed.
     """
     policy = state.policy
     assert isinstance(policy, HasPolicy), "only that one moves jobs"
@@ -44,12 +46,21 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sw
     places: Places = {}
     for _ in range(_MAX_SWEEPS):
         found, sweep = targets(state, line, policy, places)
+        staying = unpaid(sweep, found)
+        if staying:
+            line = ServiceOrder.of([_kept(each, staying) for each in line.entries], now_s)
+            continue
         actions, failed = _realised(state, line, found)
         if not failed:
             return (*swaps, *actions), sweep
         places = {**places, **failed}
     starts, _, record = starts_only.decide(state, now_s)
     return (*swaps, *starts), record
+
+
+def _kept(entry: Entry, staying: Collection[str]) -> Entry:
+    """``entry``; fixed, if its job is one of ``staying``."""
+    return entry._replace(is_fixed=True) if entry.run_key in staying else entry
 
 
 def _realised(

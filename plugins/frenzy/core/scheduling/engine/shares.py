@@ -121,7 +121,7 @@ def _cheapest(sweep: Sweep, entry: Entry, price: float, *, below_s: float | None
     if entry.in_order:
         fit = (each for each in plans if each.num_gpus <= left.get(each.gpu_type, 0))
         return next((each for each in fit if _is_open(sweep, entry, each)), None)
-    if current is not None and entry.run_s(current) <= by_s and _may_stay(sweep, entry, current):
+    if current is not None and entry.run_s(current) <= by_s and may_stay(sweep, entry, current):
         paid_s, again_s = sweep.policy.hysteresis * entry.run_s(current), entry.moves_again_s
         if (cost := _cost(current, paid_s, price, by_cost)) < least:
             best, least = current, cost
@@ -166,7 +166,8 @@ def _lost_s(sweep: Sweep, entry: Entry, num_kept: int, takes_s: float) -> float:
     return entry.lost_s(min(possible, default=math.inf), takes_s)
 
 
-def _may_stay(sweep: Sweep, entry: Entry, current: RankedPlan) -> bool:
+def may_stay(sweep: Sweep, entry: Entry, current: RankedPlan) -> bool:
+    """Whether nothing and nobody before ``entry`` takes from it what it has."""
     return (
         not entry.is_displaced
         and current.num_gpus <= sweep.left.get(current.gpu_type, 0)
