@@ -24,7 +24,7 @@ from frenzy.airflow.connection import async_api_client
 from frenzy.airflow.failures import said
 from frenzy.airflow.tasks.workers import Workers, workers
 from frenzy.airflow.triggers.waiting import WaitingRuns
-from frenzy.airflow.triggers.watch import Watch
+from frenzy.airflow.triggers.watch import Watch, untold
 from frenzy.api import endpoints as api
 from frenzy.api.declaration import Call
 from frenzy.core.lifecycle.evidence import Bounds, believed, bounds_of
@@ -38,14 +38,12 @@ from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, Reaso
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import printable
-from frenzy.ports import TelemetryCursor, WorkersAccount, WorkersState, telemetry_records
+from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
 
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
 _CANCEL_PATIENCE_S: Final = 20.0
 _RESULT_PATIENCE_S: Final = 2.0
-# Folded in a second or two; more, of all attempts that a triggerer sees the end of, would hold up its other triggers.
-_MANY_RECORDS: Final = 20_000
 _SETTINGS_RETRY_S: Final = 5.0
 # In place of an attempt's number: that of the attempt which is placed.
 PLACED: Final = 0
@@ -330,14 +328,13 @@ class AttemptTrigger(RunTrigger):
     def _progress(self, attempt: Attempt, bounds: Bounds) -> ProgressReport | None:
         """Of an attempt with many records only what the ledger has not been told of: GPUs are held meanwhile."""
         runs = workers().runs
-        told = attempt.last_step if attempt.last_step * bounds.num_ranks > _MANY_RECORDS else 0
-        since = TelemetryCursor(steps=tuple((rank, told) for rank in range(bounds.num_ranks)))
+        since = untold(attempt)
         records = believed(tuple(telemetry_records(runs, self.run_key, self.attempt, since)), bounds).records
         saved = runs.newest_checkpoint(self.run_key)
-        if not records and not told:
+        if not records and not since.steps:
             return None
         found = progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
-        return replace(found, step_time_s=None) if told else found  # of many steps it says more than of the last
+        return replace(found, step_time_s=None) if since.steps else found  # of many steps it says more than of the last
 
     async def has_come(self) -> bool:
         view = await self.send(api.run_view(self.run_key), patience_s=UNTIL_ANSWERED_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from frenzy.adapters.api_client import AsyncApiClient
@@ -13,6 +14,7 @@ from frenzy.api import endpoints as api
 from frenzy.core.lifecycle.evidence import believed, bounds_of
 from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess, progress_text
 from frenzy.core.lifecycle.signs import Signs, heard
+from frenzy.core.runs.ledger import Attempt
 from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
@@ -30,6 +32,18 @@ _KILL_GRACE_S: Final = 2.0
 _LOG_S: Final = 10.0
 # A checkpoint that should be there is looked for, in a listing, at every so many looks.
 _LOOKS_PER_CHECKPOINT: Final = 5
+# Decoded in a second or two; more, of all attempts at once, would hold up a triggerer's other triggers.
+_MANY_RECORDS: Final = 20_000
+# By which the workers' pace is known, and when they did the last. They are among the newest, which are one object.
+_AGAIN_STEPS: Final = 16
+
+
+def untold(attempt: Attempt) -> TelemetryCursor:
+    """From where telemetry is read anew: of many records, from a little before the last that the ledger was told of."""
+    is_long = attempt.last_step * attempt.plan.num_gpus > _MANY_RECORDS
+    since = max(0, attempt.last_step - _AGAIN_STEPS)
+    steps = tuple((rank, since) for rank in range(attempt.plan.num_gpus)) if is_long else ()
+    return replace(TelemetryCursor.start(len(attempt.placement.allocations)), steps=steps)
 
 
 class Watch:
@@ -51,7 +65,8 @@ class Watch:
         self._running_since_s: float | None = None
         self._asked_s = float("-inf")
         self._state = MonitorState(num_ranks=spec.plan.num_gpus)
-        self._cursor = TelemetryCursor.start(len(spec.placement.allocations))
+        self._cursor = TelemetryCursor.start(len(spec.placement.allocations)) if attempt is None else untold(attempt)
+        self._is_late, self._has_new_steps = bool(self._cursor.steps), False
         self._checkpoint_step: int | None = None
         self._num_looks = 0
         self._reported_s = self._logged_s = float("-inf")
@@ -92,8 +107,9 @@ class Watch:
 
     def _read(self) -> None:
         page = self._workers.runs.telemetry(self._spec.run_key, self._spec.attempt, self._cursor)
+        num_steps = self._state.num_steps
         self._state = absorb(self._state, self._believed(page.records), self._policy)
-        self._cursor = page.cursor
+        self._cursor, self._has_new_steps = page.cursor, self._state.num_steps > num_steps
         if self._may_have_checkpoint():
             self._checkpoint_step = self._workers.runs.newest_checkpoint(self._spec.run_key)
         if self._is_quiet():
@@ -151,7 +167,9 @@ class Watch:
 
     def _may_hang_at_start(self) -> bool:
         """Whether a start takes so long that it must be known since when all workers run: they may only wait."""
-        if self._state.steps or self._running_since_s is not None or time.monotonic() - self._asked_s < _LOG_S:
+        if self._is_late or self._state.steps or self._running_since_s is not None:
+            return False
+        if time.monotonic() - self._asked_s < _LOG_S:
             return False
         return time.time() - self._started_s > self._policy.startup_s
 
@@ -160,7 +178,7 @@ class Watch:
         if self._stop_by_s is not None or self._killed:
             return None
         found = judgement.pressure
-        if judgement.hung is not None:
+        if judgement.hung is not None and not self._has_new_steps:  # else there may be newer ones yet to read
             found = PressureReport(
                 reason=judgement.hung,
                 progress=judgement.progress,

@@ -17,7 +17,7 @@ from frenzy.airflow.connection import api_client
 from frenzy.airflow.tasks.reconcile import _look
 from frenzy.airflow.tasks.settle import end_unwatched
 from frenzy.airflow.tasks.workers import using, workers
-from frenzy.airflow.triggers import triggers
+from frenzy.airflow.triggers import watch
 from frenzy.airflow.triggers.triggers import LaunchTrigger
 from frenzy.app.observe import report_progress
 from frenzy.core.runs.ledger import JobState, LeaseState
@@ -95,7 +95,8 @@ def test_of_a_long_attempt_only_what_the_ledger_was_not_told_is_read_at_its_end(
     world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 64 ranks 3,500 steps took a minute, for which their GPUs were held."""
-    monkeypatch.setattr(triggers, "_MANY_RECORDS", 4)
+    monkeypatch.setattr(watch, "_MANY_RECORDS", 4)
+    monkeypatch.setattr(watch, "_AGAIN_STEPS", 1)
     spec, runs = started(world), world.runs
     told = ProgressReport(last_step=5, last_loss=4.0, step_time_s=1.0, peaks=PeakMemory(allocated_bytes=10**15))
     report_progress(world.services, spec.run_key, 1, told)
@@ -105,7 +106,7 @@ def test_of_a_long_attempt_only_what_the_ledger_was_not_told_is_read_at_its_end(
     world.launcher.finish(spec)
     run_async(first_event(of(LaunchTrigger, spec)))
     attempt = world.view(spec.run_key).attempts[0]
-    assert sorted({*runs.steps_read}) == [6, 7]  # type: ignore[attr-defined]
+    assert sorted({*runs.steps_read}) == [5, 6, 7]  # type: ignore[attr-defined]
     assert (attempt.last_step, attempt.step_time_s, attempt.measured_peak_bytes) == (7, 1.0, 10**15)
 
 

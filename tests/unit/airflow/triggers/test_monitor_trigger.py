@@ -9,22 +9,25 @@ from dataclasses import replace
 
 import pytest
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.airflow.conftest import World
 from tests.unit.airflow.triggering import CONN, Run, first_event, held, of, report, result, started, steps, until
 
 from frenzy.airflow.connection import async_api_client
 from frenzy.airflow.tasks.workers import workers
+from frenzy.airflow.triggers import watch as watching
 from frenzy.airflow.triggers.triggers import MonitorTrigger
 from frenzy.airflow.triggers.watch import Watch
 from frenzy.app.cancellation import cancel
+from frenzy.app.observe import report_progress
 from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState, LeaseState
-from frenzy.core.runs.protocol import EndReport
+from frenzy.core.runs.protocol import EndReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
 from frenzy.core.values.launch import ControlAction
 from frenzy.core.values.telemetry import Heartbeat
-from frenzy.ports import WorkersState
+from frenzy.ports import TelemetryCursor, TelemetryPage, WorkersState
 
 
 def test_the_monitor_reports_progress_and_ends_with_the_attempt(world: World, run_async: Run) -> None:
@@ -136,6 +139,62 @@ def test_workers_that_hang_are_ended_even_with_the_forecast_off(world: World, ru
         event.cancel()
 
     run_async(scenario())
+
+
+@pytest.mark.parametrize(("step_s_ago", "hangs"), [(300.0, False), (3600.0, True)])
+def test_of_a_long_attempt_a_monitor_that_is_started_anew_reads_the_last_steps_and_finds_a_hang_by_them(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch, step_s_ago: float, hangs: bool
+) -> None:
+    monkeypatch.setattr(watching, "_MANY_RECORDS", 4)
+    spec = started(world)
+    report_progress(world.services, spec.run_key, 1, ProgressReport(last_step=60))
+    with world.services.ledger.transaction() as tx:
+        tx.put_attempt(replace(tx.attempts(spec.run_key)[0], started_s=time.time() - 7200.0))
+    world.launcher.begin(spec, time.time() - 7100.0)
+    report(world, spec, tuple(replace(each, time_s=time.time() - step_s_ago) for each in steps(spec, 1, 60)))
+
+    async def scenario() -> int:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        for _ in range(2):
+            await watch.look()
+        return int(watch.summary()["steps_seen"])
+
+    assert run_async(scenario()) == 16
+    assert (world.launcher.state(spec) is WorkersState.GONE) is hangs
+
+
+class InPages(InMemoryRunStore):
+    """Run directories of whose telemetry a look reads four steps."""
+
+    def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
+        page = super().telemetry(run_key, attempt, cursor)
+        first = min((each.step for each in page.records), default=0)
+        records = tuple(each for each in page.records if each.step < first + 4)
+        known = {**dict(cursor.steps), **{each.rank: each.step for each in records}}
+        return TelemetryPage(records=records, cursor=replace(cursor, steps=tuple(sorted(known.items()))))
+
+
+def test_a_monitor_that_is_started_anew_ends_no_workers_of_whose_steps_it_has_yet_to_read_the_newest(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look reads 20,000 records. After a triggerer's restart those of any long attempt are hours old."""
+    spec = started(world)
+    monkeypatch.setattr(world.runs, "__class__", InPages)
+    report(world, spec, tuple(replace(each, time_s=each.time_s - 3600.0) for each in steps(spec, 1, 8)))
+    report(world, spec, steps(spec, 9, 10))
+
+    async def scenario() -> int:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        for _ in range(4):
+            await watch.look()
+        return int(watch.summary()["steps_seen"])
+
+    assert run_async(scenario()) == 10
+    assert world.launcher.state(spec) is WorkersState.ALIVE
 
 
 def test_a_clock_that_jumps_ahead_ends_no_workers_that_go_on(
