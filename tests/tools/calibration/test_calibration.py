@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +17,24 @@ pytest.importorskip("transformers")
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.core.marp_values import llama_config
+from tests.unit.core.marp_values import gpt2_config, llama_config
 
-from frenzy.core.memory.activation_coefficients import ActivationSetting, Attention, Loss, TokenBytes, find_coefficients
+from frenzy.adapters.calibration_file import default_calibration
+from frenzy.core.memory.activation_coefficients import (
+    ActivationCoefficients,
+    ActivationSetting,
+    Attention,
+    Loss,
+    TokenBytes,
+    find_coefficients,
+)
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.whole_scores import with_whole_scores
 from frenzy.core.models.shape import model_shape
 from frenzy.core.values import codec
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
+from frenzy.trainer.trace import cuda
 from tools.calibration.__main__ import _update, _write
 from tools.calibration.cases import cases
 from tools.calibration.families import FAMILIES, NUM_EXPERTS, Family
@@ -52,6 +63,35 @@ def test_eager_attention_keeps_its_scores() -> None:
     found = solve(Case(BY_NAME["gpt_neox"], replace(ON_CARD, attention=Attention.EAGER)))
     assert found.layer.scores > 0
     assert found.layer.heads == 0
+
+
+@pytest.mark.parametrize(("family", "checkpointing"), [("llama", True), ("gpt2", False)])
+def test_whole_scores_are_never_fewer_than_torchs_formula_makes_and_little_more(
+    family: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Ampere, where torch has no kernel; at 1024 positions, as heads of 64 and layers of the usual widths."""
+
+    def formula(*args: Any, dropout_p: float = 0.0, is_causal: bool = False, **other: Any) -> torch.Tensor:
+        asked = (*args, *[None] * (4 - len(args)), dropout_p, is_causal, None)
+        return torch.ops.aten._scaled_dot_product_attention_math(  # type: ignore[no-any-return]
+            *asked, scale=other.get("scale"), enable_gqa=other.get("enable_gqa", False)
+        )[0]
+
+    setting = replace(ON_CARD, checkpointing=checkpointing)
+    document = llama_config(1024, 16, 16, 50_000) if family == "llama" else gpt2_config(1024, 16, 16, 50_000)
+    shape = model_shape(document)
+    usual = default_calibration().activation(shape, setting)
+    assert usual is not None
+    found = with_whole_scores(usual, shape)
+    stand_ins = [(owner, name, formula if "attention" in name else each) for owner, name, each in cuda._STAND_INS]
+    monkeypatch.setattr(cuda, "_STAND_INS", tuple(stand_ins))
+    traced = solve(Case(BY_NAME[family], setting))
+
+    def peak(of: ActivationCoefficients) -> float:
+        rows = [max(each.per_token(shape, 1024) for each in kind) for kind in (of.in_loss, of.in_backward)]
+        return 16 * of.layer.per_token(shape, 1024) + of.outside.per_token(shape, 1024) + max(rows)
+
+    assert peak(traced) <= peak(found) <= 1.06 * peak(traced)
 
 
 def test_grouped_experts_keep_their_tokens_once_for_each_visit() -> None:

@@ -8,13 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Loss, TokenBytes
+from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Attention, Loss, TokenBytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.document_masks import DocumentMasks
 from frenzy.core.memory.loss_chunks import loss_chunk_tokens
 from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
 from frenzy.core.memory.script_heads import tile_bytes, with_head
 from frenzy.core.memory.stage3_inputs import under_stage3
+from frenzy.core.memory.whole_scores import with_whole_scores
 from frenzy.core.models.weight_storage import WeightStorage
 
 # More than any micro-batch has.
@@ -84,6 +85,8 @@ def _coefficients(
     found = calibration.activation(workload.shape, setting)
     if found is None and setting.adapters is not None:
         found = calibration.activation(workload.shape, replace(setting, adapters=None))
+    if found is not None and workload.whole_scores and found.attention is not Attention.EAGER:
+        found = with_whole_scores(found, workload.shape)
     return None if found is None else with_head(found, workload)
 
 

@@ -29,7 +29,7 @@ def hole_bytes(workload: Workload, grid: PlanGrid) -> Array:
         return np.zeros(len(grid))
     task = workload.task
     has_logits = workload.loss is Loss.TORCH and not (task.has_tiles or task.has_classes)
-    eager = workload.attention is Attention.EAGER
+    eager = workload.attention is Attention.EAGER or workload.whole_scores
     lost = lost_bytes(workload.shape, workload.sequence_length, has_logits=has_logits, has_scores=eager)
     return np.asarray(lost * grid.micro_batch * task.num_sequences / grid.tp, dtype=np.float64)
 

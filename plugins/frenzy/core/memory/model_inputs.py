@@ -49,6 +49,7 @@ class Workload:
     task: what a script trains for. divides_states: whether ZeRO holds the states; else torch's own optimizer does,
     all of them on each rank. leaves_holes: lengths vary from step to step, and the allocator's segments do not grow.
     reentrant: activation checkpointing by nested backward passes, the default of transformers before 5.
+    whole_scores: torch's own attention has no kernel on the card that avoids them (``whole_scores``).
     """
 
     shape: ModelShape
@@ -77,6 +78,7 @@ class Workload:
     divides_states: bool = True
     leaves_holes: bool = False
     reentrant: bool = False
+    whole_scores: bool = False
 
     def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
         """What the activations' coefficients depend on."""

@@ -57,8 +57,9 @@ def kept_terms(step: Step, layers_done: Array | float = 0.0) -> tuple[Term, ...]
     """Activations held when ``layers_done`` layers have gone backward."""
     activations = step.activations
     layers = step.workload.shape.num_layers - layers_done
+    scores = ", attention's whole scores too" if step.workload.whole_scores else ""
     return (
-        Term("activations of the layers", "layers*t*(bytes a layer keeps)", layers * activations.one_layer),
+        Term("activations of the layers", f"layers*t*(bytes a layer keeps{scores})", layers * activations.one_layer),
         Term("activations outside the layers", "t*(embedding, last norm, log-probabilities)", activations.outside),
         Term("weights in another format", "2 bytes for each linear weight under autocast", activations.copies),
         Term(

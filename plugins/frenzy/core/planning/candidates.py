@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from frenzy.core.memory.activation_coefficients import Attention, Loss
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import PlanGrid, PlanRow, Workload
+from frenzy.core.memory.model_trace import release_numbers
 from frenzy.core.memory.script_heads import with_classes
+from frenzy.core.memory.whole_scores import computes_whole_scores
 from frenzy.core.models.trainable import TrainedPart, trained_part
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.planning.grid import grid_of
@@ -30,6 +33,9 @@ from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, PlanSh
 from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
 from frenzy.core.values.workload import Task
 from frenzy.core.values.zero_buckets import bucket_elements_for
+
+# The last release of transformers of which it is known that it repeats key/value heads.
+_REPEATS_HEADS: Final = (4, 48)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,20 @@ class TypeFacts:
 
     @cached_property
     def workload(self) -> Workload:
-        return workload_of(self.request, self.gpu.kind)
+        return workload_of(self.request, self.gpu.kind, self.gpu.compute_capability)
+
+    @property
+    def attention_note(self) -> str:
+        """What a plan on this type says where it is not planned with the attention that was asked for."""
+        if not self.workload.whole_scores:
+            return ""
+        job, capability = self.request.job, self.gpu.compute_capability
+        half = replace(self.request, job=replace(job, training=replace(job.training, precision=Precision.FP16)))
+        has_half = not workload_of(half, self.gpu.kind, capability).whole_scores
+        return (
+            f"torch has no attention kernel for {job.training.precision} on {self.gpu.name} (compute capability "
+            f"{capability}), so whole scores are counted{'; for fp16 it has one' if has_half else ''}."
+        )
 
     @cached_property
     def link(self) -> Link:
@@ -265,8 +284,8 @@ class TypeFacts:
         )
 
 
-def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
-    """What ``request`` trains, on devices of ``kind``."""
+def workload_of(request: PlanRequest, kind: DeviceKind, compute_capability: str | None = None) -> Workload:
+    """What ``request`` trains, on devices of ``kind``; compute_capability: theirs (``"8.0"``), where it is known."""
     training, script = request.job.training, request.job.workload
     task = Task.LANGUAGE_MODEL if script is None else script.task
     shape = with_classes(request.shape) if task.has_classes else request.shape
@@ -295,7 +314,17 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         divides_states=script is None or script.divides_states,
         # the built-in trainer's sequences are packed, hence all of one length
         leaves_holes=script is not None and not virtual and not segments_grow(request.job.env),
+        whole_scores=Attention(training.attention) is Attention.SDPA
+        and not virtual
+        and computes_whole_scores(compute_capability, training.precision, shape, shares_heads=_shares_heads(request)),
     )
+
+
+def _shares_heads(request: PlanRequest) -> bool:
+    """Whether transformers leaves it to torch to repeat key/value heads; not for a mask, nor in older releases."""
+    release = request.script_release
+    repeats = release is not None and release_numbers(release) <= _REPEATS_HEADS
+    return not (repeats or request.job.data.document_masks)
 
 
 def _precision(job: TrainingJob, trained: TrainedPart) -> Precision:

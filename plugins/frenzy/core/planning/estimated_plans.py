@@ -1,7 +1,7 @@
 """The policy ``closed-form``: every plan through the memory and time models, ranked.
 
-Memory does not depend on the GPU type, only on its kind, so one grid is predicted once for each
-kind and compared with each type's capacity.
+Memory does not depend on the GPU type, only on its kind and on the attention that it has kernels for, so one
+grid is predicted once for all types that are alike, and compared with each type's capacity.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
     found = [verdict for each in of_types for verdict in _verdicts(each)]
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=plan_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
-    beside = f"{coefficients_of(request, calibration)} {_network_taken(of_types)}".strip()
+    notes = [each.facts.attention_note for each in of_types if feasible and each.facts.gpu.name == feasible[0].gpu_type]
+    beside = " ".join(filter(None, (*notes, coefficients_of(request, calibration), _network_taken(of_types))))
     ranked = ranked_candidates(feasible, request, beside=beside)
     return (*ranked, *refused_candidates(refused, every=request.every_plan))
 
@@ -62,11 +63,16 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
 def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[PlanSelection, ...]:
     """All plans on each GPU type of ``cluster``, as arrays; raises PermanentError for an unsupported model."""
     facts = gpu_facts(request, cluster, calibration)
-    by_kind = {
-        kind: _predict(request, [each for each in facts if each.gpu.kind is kind], calibration)
-        for kind in dict.fromkeys(each.gpu.kind for each in facts)
+    alike = {
+        key: _predict(request, [each for each in facts if _alike(each) == key], calibration)
+        for key in dict.fromkeys(map(_alike, facts))
     }
-    return tuple(PlanSelection(each, _of_type(each, by_kind[each.gpu.kind])) for each in facts)
+    return tuple(PlanSelection(each, _of_type(each, alike[_alike(each)])) for each in facts)
+
+
+def _alike(facts: TypeFacts) -> tuple[DeviceKind, bool]:
+    """Equal for types whose plans have the same memory."""
+    return facts.gpu.kind, facts.workload.whole_scores
 
 
 def _network_taken(of_types: tuple[PlanSelection, ...]) -> str:
@@ -218,7 +224,8 @@ def _lacking(selection: PlanSelection, plan: ResourcePlan, row: int) -> Reason:
     facts = selection.facts
     if selection.fits_gpu[row]:
         return facts.host_refusal(plan)
-    return memory_refusal(plan, facts.request.extra_bytes_per_gpu)
+    refusal = memory_refusal(plan, facts.request.extra_bytes_per_gpu)
+    return replace(refusal, detail=f"{refusal.detail} {facts.attention_note}".rstrip())
 
 
 def plan_order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | str, ...]]:

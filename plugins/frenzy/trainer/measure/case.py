@@ -182,13 +182,14 @@ def prediction_of(
     grid = grid_of([row])
     if case.offload_optimizer:
         grid = replace(grid, offload=~grid.offload)
-    memory = predict_memory(_workload(case, kind), grid, calibrated(calibration, case.trace))
+    workload = _workload(case, kind, compute_capability)
+    memory = predict_memory(workload, grid, calibrated(calibration, case.trace))
     return None if memory is None else memory.on_card(compute_capability).prediction(0)
 
 
-def _workload(case: MeasureCase, kind: DeviceKind) -> Workload:
+def _workload(case: MeasureCase, kind: DeviceKind, compute_capability: str | None) -> Workload:
     request = PlanRequest(job=job_of(case, Path()), shape=case.shape, total_steps=NUM_STEPS)
-    return workload_of(request, kind)
+    return workload_of(request, kind, compute_capability)
 
 
 def plan_of(case: MeasureCase, kind: DeviceKind, budget_bytes: int, memory: MemoryPrediction | None) -> ResourcePlan:
@@ -203,7 +204,7 @@ def plan_of(case: MeasureCase, kind: DeviceKind, budget_bytes: int, memory: Memo
         accumulation_steps=case.accumulation,
         activation_checkpointing=case.checkpointing,
         offload_optimizer=case.offload_optimizer,
-        bucket_elements=_workload(case, kind).bucket_elements,
+        bucket_elements=_workload(case, kind, None).bucket_elements,
         memory=memory or _UNPREDICTED,
         gpu_memory_bytes=budget_bytes,
         step_time_s=1.0,
