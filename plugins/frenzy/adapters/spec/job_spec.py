@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from frenzy.adapters.spec.fields import allowed_text, field_at, job_adapter, job_schema
-from frenzy.adapters.spec.job_form import FormField, document_from_params, job_params, job_to_params
+from frenzy.adapters.spec.job_form import document_from_params
 from frenzy.adapters.spec.refusals import field_path, refused, shown
 from frenzy.adapters.spec.schedule import trigger_violations
 from frenzy.adapters.spec.yaml_core import check_plain, dump_yaml, load_yaml
@@ -140,17 +140,3 @@ def _pattern_violations(document: Mapping[str, Any]) -> Iterator[Violation]:
         if "pattern" in field and isinstance(value, str) and value and not re.fullmatch(field["pattern"], value):
             allowed = f"{field['description']} First and last a letter or digit, at most 63 characters."
             yield Violation(path=name, value=shown(value), allowed=allowed)
-
-
-__all__ = [
-    "FormField",
-    "job_from_document",
-    "job_from_params",
-    "job_from_yaml",
-    "job_params",
-    "job_schema",
-    "job_to_document",
-    "job_to_params",
-    "job_to_yaml",
-    "shown_yaml",
-]

@@ -339,13 +339,3 @@ def _has_digest(source: IO[bytes], entry: FileEntry, on_progress: OnProgress) ->
         digest.update(chunk)
         on_progress(len(chunk))
     return digest.hexdigest() == (entry.xxh3_128 or entry.sha256)
-
-
-__all__ = [
-    "CheckpointStore",
-    "PreparedCheckpoint",
-    "list_checkpoints",
-    "newest_good",
-    "prepare_resume",
-    "prepare_step",
-]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from tests.unit.adapters.job_strategies import jobs
 
-from frenzy.adapters.spec.job_form import FormField
-from frenzy.adapters.spec.job_spec import job_from_params, job_from_yaml, job_params, job_to_params
+from frenzy.adapters.spec.job_form import FormField, job_params, job_to_params
+from frenzy.adapters.spec.job_spec import job_from_params, job_from_yaml
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import TrainingJob
 

@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given, settings
 from tests.unit.adapters.job_strategies import jobs
 
-from frenzy.adapters.spec.job_spec import (
-    job_from_document,
-    job_from_yaml,
-    job_schema,
-    job_to_document,
-    job_to_yaml,
-)
+from frenzy.adapters.spec.fields import job_schema
+from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml, job_to_document, job_to_yaml
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import CheckpointSpec, Precision, TrainingJob
 

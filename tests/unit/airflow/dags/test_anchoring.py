@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from frenzy.adapters.spec.job_spec import job_from_yaml, job_params, job_to_document
+from frenzy.adapters.spec.job_form import job_params
+from frenzy.adapters.spec.job_spec import job_from_yaml, job_to_document
 from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.airflow.dags.train_form import job_of_form
 from frenzy.airflow.tasks.profile import job_of
