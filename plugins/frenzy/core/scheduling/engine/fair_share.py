@@ -94,13 +94,12 @@ class Turns:
     def again(self, entries: Iterable[Entry], *, by_right: bool = False) -> Turns:
         """Turns of ``entries``, each queue with what it holds by now; they borrow, unless they go ``by_right``."""
         queues = {name: replace(queue, entries=[], at=0) for name, queue in self._queues.items()}
-        turns = Turns(queues, self._now_s, by_right)
-        for entry in entries:
-            turns._of(entry).entries.append(entry)
-        return turns
-
-    def _of(self, entry: Entry) -> _Queue:
-        return self._queues[entry.job.queue if len(self._queues) > 1 else ""]
+        if len(queues) == 1:
+            queues[""].entries.extend(entries)
+        else:
+            for entry in entries:
+                queues[entry.job.queue].entries.append(entry)
+        return Turns(queues, self._now_s, by_right)
 
     def __iter__(self) -> Iterator[Turn]:
         self._line_up(self._queues)
@@ -114,7 +113,9 @@ class Turns:
                 heapq.heappush(self._heap, self._place(name))
 
     def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
-        self._of(entry).held += (chosen.gpus if chosen is not None else 0.0) - _counted(entry)
+        """What it holds now counts, where queues share."""
+        if len(self._queues) > 1:
+            self._queues[entry.job.queue].held += (chosen.gpus if chosen is not None else 0.0) - _counted(entry)
 
     def skip_waiting(self) -> list[Entry]:
         """Go on with the next job of each queue that holds GPUs; those that are passed over, which wait."""
@@ -140,6 +141,8 @@ class Turns:
 
     def _place(self, name: str) -> tuple[bool, float, tuple[float, float, str], str]:
         queue = self._queues[name]
+        if len(self._queues) == 1:
+            return (False, 0.0, (0.0, 0.0, ""), name)
         entry = queue.entries[queue.at]
         return (not self._is_due(queue, entry), queue.held / queue.weight, entry.place, name)
 

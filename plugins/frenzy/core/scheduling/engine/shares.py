@@ -208,13 +208,16 @@ def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan 
     """A faster plan in what all left over, or ``chosen``."""
     if chosen is None or entry.by_cost or entry.in_order or (chosen is entry.current and entry.is_displaced):
         return chosen
-    # Most are served with their fastest.
-    if all(each is None or each.unit_s >= chosen.unit_s for each in (entry.current, *entry.others.plans[:1])):
-        return chosen
     if chosen is entry.current:
         below_s = entry.run_s(chosen) * sweep.policy.hysteresis
     else:
         below_s = entry.run_s(chosen) + entry.restart_s + entry.moves_again_s
+    # Most find nothing left, or have their fastest.
+    if max(sweep.left.values(), default=0) <= 0:
+        return chosen
+    soonest_s = min((entry.run_s(each) + entry.restart_s for each in entry.others.plans[:1]), default=math.inf)
+    if min(soonest_s, math.inf if entry.current is None else entry.run_s(entry.current)) >= below_s:
+        return chosen
     sweep.give_back(entry, chosen)
     best = _cheapest(sweep, entry, 0.0, below_s=below_s) or chosen
     sweep.take(entry, best)

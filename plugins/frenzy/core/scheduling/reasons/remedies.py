@@ -82,7 +82,8 @@ class Trials:
 
     @property
     def _looks_each(self) -> int:
-        return len(_active(self.facts)) + len(self.facts.cluster.nodes) // _NODES_A_LOOK
+        facts = self.facts
+        return len(facts.queued) + len(facts.running) + len(facts.cluster.nodes) // _NODES_A_LOOK
 
     def remedy(self, entry: Entry, reason: Reason, room: FreeCapacity) -> str | None:
         """The smallest change that was found; None where none was, in so many trials. room: what is free now."""
