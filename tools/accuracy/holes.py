@@ -31,7 +31,11 @@ _STEPS: Final = 30
 _SEEDS: Final = 3
 _LEAST_SHARE: Final = 0.1
 _PRECISION: Final = 0.01
+_HALF_BYTES: Final = 2
 _FP32_BYTES: Final = 4
+_EQUAL_STEPS: Final = 4
+# At how many lengths a step with a loss in tiles is traced.
+_TILED_LENGTHS: Final = 12
 _WITHOUT_LIMIT: Final = 1 << 60
 _ALL: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _LORA: Final = LoraSpec(rank=8, alpha=16.0, dropout=0.0, target_modules=_ALL)
@@ -39,7 +43,7 @@ _LORA: Final = LoraSpec(rank=8, alpha=16.0, dropout=0.0, target_modules=_ALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run with checkpoints whose sequences have at most ``length`` tokens, one at a time."""
+    """A run with checkpoints whose sequences have at most ``length`` tokens, ``batch`` of them at a time."""
 
     model: str
     zero_stage: int
@@ -47,6 +51,8 @@ class Case:
     num_ranks: int = 8
     attention: str = "sdpa"
     lora: LoraSpec | None = None
+    batch: int = 1
+    fused_loss: bool = False
 
 
 CASES: Final[Mapping[str, Case]] = {
@@ -57,6 +63,8 @@ CASES: Final[Mapping[str, Case]] = {
     "qwen-1.5b-eager": Case(model="Qwen2.5-1.5B", zero_stage=3, length=8192, attention="eager"),
     "qwen-14b-eager": Case(model="Qwen2.5-14B", zero_stage=3, length=8192, attention="eager"),
     "llama-8b-lora": Case(model="Llama-3.1-8B", zero_stage=3, length=15000, num_ranks=4, lora=_LORA),
+    "llama-1b-fused": Case(model="Llama-3.2-1B", zero_stage=2, length=8192, fused_loss=True),
+    "qwen-1.5b-fused": Case(model="Qwen2.5-1.5B", zero_stage=3, length=16384, batch=4, fused_loss=True),
     "qwen-1.5b-eager-lora": Case(model="Qwen2.5-1.5B", zero_stage=2, length=8192, attention="eager", lora=_LORA),
 }
 
@@ -122,9 +130,30 @@ class TracedStep:
         return most
 
 
+@dataclass(frozen=True, kw_only=True)
+class TiledStep(TracedStep):
+    """A step whose loss has more tiles where its length is more: at some lengths, others are rounded up."""
+
+    steps: Mapping[int, TracedStep]
+
+    def play(self, allocator: CachingAllocator, length: int) -> None:
+        """One step. Raises CardIsFull."""
+        traced = min(each for each in self.steps if each >= length)
+        self.steps[traced].play(allocator, traced)
+
+
 def traced_step(case: Case) -> TracedStep:
     """The second step of ``case``: in the first DeepSpeed makes what stays."""
-    lengths = (case.length // 4, case.length // 2, case.length)
+    if not case.fused_loss:
+        return _step_of(case, (case.length // 4, case.length // 2, case.length))
+    lengths = [case.length * part // _TILED_LENGTHS for part in range(1, _TILED_LENGTHS + 1)]
+    steps = {each: _step_of(case, (each,)) for each in lengths}
+    longest = steps[case.length]
+    return TiledStep(resident=longest.resident, order=longest.order, powers=longest.powers, steps=steps)
+
+
+def _step_of(case: Case, lengths: Sequence[int]) -> TracedStep:
+    """A polynomial through as many lengths; the tensors are the same ones at each of them."""
     traced = [second_step(list(_changes(case, each))) for each in lengths]
     sizes = np.array([each for _, _, each in traced], dtype=np.float64)
     powers = np.linalg.solve(np.vander(np.array(lengths, dtype=np.float64), increasing=True), sizes)
@@ -135,13 +164,14 @@ def traced_step(case: Case) -> TracedStep:
 def _changes(case: Case, length: int) -> Iterator[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     choices = TraceChoices(
-        batch=1,
+        batch=case.batch,
         sequence_length=length,
         precision=Precision.BF16,
         checkpointing=True,
         reentrant=True,
         attention=case.attention,
         lora=case.lora,
+        fused_loss=case.fused_loss,
     )
     config = {**published_models()[case.model], "use_cache": False}
     traced_run(
@@ -157,7 +187,7 @@ def _settings(case: Case, hidden: int) -> Mapping[str, Any]:
     if case.zero_stage == 3:
         zero |= {"stage3_prefetch_bucket_size": hidden**2 * 9 // 10, "stage3_param_persistence_threshold": 10 * hidden}
     return {
-        "train_micro_batch_size_per_gpu": 1,
+        "train_micro_batch_size_per_gpu": case.batch,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
@@ -196,12 +226,17 @@ def drawn_lengths(longest: int, seed: int) -> Sequence[int]:
     return [*(min(longest, round(longest * drawn.uniform(_LEAST_SHARE, 1.1))) for _ in range(_STEPS)), longest]
 
 
-def lost_tensors(case: Case, step: TracedStep, seed: int) -> float:
-    """What the allocator loses, in units of the largest tensor."""
-    lost = step.needed_bytes(drawn_lengths(case.length, seed)) - step.peak_bytes(case.length)
-    eager = case.attention == "eager"
-    largest = largest_elements(shape_of(case.model), case.length, has_logits=True, has_scores=eager)
-    return lost / (_FP32_BYTES * largest)
+def largest_bytes(case: Case) -> int:
+    """Of the tensors that grow with the length: logits or scores in fp32, and without them what is between two maps."""
+    shape, eager = shape_of(case.model), case.attention == "eager"
+    if case.fused_loss:
+        return case.batch * _HALF_BYTES * shape.intermediate_size * case.length
+    return case.batch * _FP32_BYTES * largest_elements(shape, case.length, has_logits=True, has_scores=eager)
+
+
+def lost_tensors(case: Case, step: TracedStep, lengths: Sequence[int]) -> float:
+    """What the allocator loses in steps of ``lengths``, in units of the largest tensor."""
+    return (step.needed_bytes(lengths) - step.peak_bytes(case.length)) / largest_bytes(case)
 
 
 def main() -> None:
@@ -211,8 +246,10 @@ def main() -> None:
     for name in parser.parse_args().case or CASES:
         case = CASES[name]
         step = traced_step(case)
-        found = ", ".join(f"{lost_tensors(case, step, seed):.2f}" for seed in range(_SEEDS))
-        print(f"{name}: peak {step.peak_bytes(case.length) / GIB:.1f} GiB, lost {found}", flush=True)  # noqa: T201
+        drawn = [drawn_lengths(case.length, seed) for seed in range(_SEEDS)]
+        equal, *varied = (f"{lost_tensors(case, step, each):.2f}" for each in ([case.length] * _EQUAL_STEPS, *drawn))
+        peak = step.peak_bytes(case.length) / GIB
+        print(f"{name}: peak {peak:.1f} GiB, lost {', '.join(varied)}; equal lengths {equal}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

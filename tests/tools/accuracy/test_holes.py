@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from frenzy.core.values.job import Precision
 from frenzy.trainer.trace.step import TraceChoices, traced_run
 from tools.accuracy.caching_allocator import Block, CachingAllocator, CardIsFull, replayed
-from tools.accuracy.holes import TracedStep, drawn_lengths, second_step
+from tools.accuracy.holes import TiledStep, TracedStep, drawn_lengths, second_step
 from tools.accuracy.trace_rows import changes
 
 MIB = 2**20
@@ -104,6 +104,14 @@ def test_lengths_that_vary_need_a_larger_card_than_equal_ones() -> None:
     assert step.fits([6] * 4, peak)
     assert not step.fits([5, 6], peak)
     assert step.needed_bytes([5, 6]) > peak + step.sizes(5)[1] - step.sizes(6)[0]
+
+
+def test_a_step_with_a_loss_in_tiles_is_that_of_the_next_traced_length() -> None:
+    step = a_step()
+    tiled = TiledStep(resident=step.resident, order=step.order, powers=step.powers, steps={4: step, 8: step})
+
+    assert tiled.peak_bytes(5) == tiled.peak_bytes(8) == step.peak_bytes(8)
+    assert tiled.peak_bytes(3) == step.peak_bytes(4)
 
 
 def test_a_card_that_what_stays_fills_runs_no_step() -> None:
