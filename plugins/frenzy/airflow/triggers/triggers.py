@@ -44,6 +44,8 @@ _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
 _CANCEL_PATIENCE_S: Final = 20.0
 _RESULT_PATIENCE_S: Final = 2.0
+# A store that throttles keeps the account of a training that is done from being read, not for long.
+_STORE_PATIENCE_S: Final = 60.0
 _SETTINGS_RETRY_S: Final = 5.0
 # In place of an attempt's number: that of the attempt which is placed.
 PLACED: Final = 0
@@ -251,12 +253,16 @@ class AttemptTrigger(RunTrigger):
     async def wait_for_end(self, spec: LaunchSpec) -> Ended:
         """What is known of the workers once they are proved gone."""
         gone_since_s: float | None = None
+        unread_since_s: float | None = None
         waiting: Reason | None = None
         while True:
+            patient = unread_since_s is None or time.monotonic() - unread_since_s < _STORE_PATIENCE_S
             try:
-                account, result = await asyncio.to_thread(self._look, spec)
+                account, result = await asyncio.to_thread(self._look, spec, patient=patient)
+                unread_since_s = None if patient else unread_since_s
             except Exception as error:
                 self.log.warning("The workers could not be looked at: %s", error)
+                unread_since_s = time.monotonic() if unread_since_s is None else unread_since_s
                 account, result = WorkersAccount(state=WorkersState.UNKNOWN), None
             if account.waiting is not None and account.waiting != waiting:
                 waiting = account.waiting
@@ -267,12 +273,16 @@ class AttemptTrigger(RunTrigger):
                     return Ended(account=account, result=result)
             await asyncio.sleep(workers().settings.poll_s)
 
-    def _look(self, spec: LaunchSpec) -> tuple[WorkersAccount, AttemptResult | None]:
+    def _look(self, spec: LaunchSpec, *, patient: bool) -> tuple[WorkersAccount, AttemptResult | None]:
         """What is known of the workers, without texts that only they are to read: where they stand in what they were
         told, which the ledger gives to nobody else. Nothing else is taken from there.
+
+        patient: a result that cannot be read is an error, not none.
         """
-        account = workers().launcher.account(spec)
-        result = workers().result(self.run_key, self.attempt, self.log)
+        reach = workers()
+        account = reach.launcher.account(spec)
+        place = self.run_key, self.attempt
+        result = reach.runs.result(*place) if patient else reach.result(*place, self.log)
         if not spec.masked:
             return account, result
         try:

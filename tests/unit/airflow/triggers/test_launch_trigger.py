@@ -17,7 +17,7 @@ from frenzy.airflow.connection import api_client
 from frenzy.airflow.tasks.reconcile import _look
 from frenzy.airflow.tasks.settle import end_unwatched
 from frenzy.airflow.tasks.workers import using, workers
-from frenzy.airflow.triggers import watch
+from frenzy.airflow.triggers import triggers, watch
 from frenzy.airflow.triggers.triggers import LaunchTrigger
 from frenzy.app.observe import report_progress
 from frenzy.core.runs.ledger import JobState, LeaseState
@@ -124,8 +124,35 @@ def unreadable(world: World) -> Iterator[None]:
         yield
 
 
+class Throttled(InMemoryRunStore):
+    """Run directories of a store that refuses some reads of results."""
+
+    refusals: list[OSError]
+
+    def result(self, run_key: str, attempt: int) -> AttemptResult | None:
+        if self.refusals:
+            raise self.refusals.pop()
+        return super().result(run_key, attempt)
+
+
+def test_a_store_that_throttles_does_not_make_a_finished_training_a_lost_one(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "_RESULT_PATIENCE_S", 0.0)
+    spec = started(world)
+    world.runs.write_result(spec.run_key, 1, result(0))
+    world.launcher.finish(spec)
+    monkeypatch.setattr(world.runs, "__class__", Throttled)
+    world.runs.refusals = [OSError("503 SlowDown")] * 3  # type: ignore[attr-defined]
+    assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskSuccessEvent)
+    assert world.view(spec.run_key).run.state is JobState.SUCCEEDED
+
+
 @pytest.mark.usefixtures("unreadable")
-def test_a_run_directory_that_cannot_be_read_keeps_no_gpus(world: World, run_async: Run) -> None:
+def test_a_run_directory_that_cannot_be_read_keeps_no_gpus(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "_STORE_PATIENCE_S", 0.0)
     spec = started(world)
     world.launcher.finish(spec)
     assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskFailedEvent)
