@@ -14,7 +14,6 @@ JOB = {
     "name": "etl-example",
     "model": {"config": {**GPT2, "bos_token_id": 256, "eos_token_id": 256}},
     "training": {"max_steps": 20, "global_batch_size": 16, "precision": "fp32"},
-    "evaluation": {"prompt": "ROMEO:", "max_new_tokens": 40},
 }
 
 with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], doc_md=__doc__) as dag:
@@ -32,11 +31,8 @@ with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], do
         table.to_parquet(path, index=False)
         # One token for each byte, and one that ends the paragraph.
         num_tokens = table["text"].map(lambda text: len(text.encode()) + 1)
-        facts = {
-            "num_rows": len(table),
-            "num_tokens": int(num_tokens.sum()),
-            "longest_sequence_tokens": int(num_tokens.max()),
-        }
+        facts = {"num_rows": len(table), "num_tokens": int(num_tokens.sum())}
+        facts["longest_sequence_tokens"] = int(num_tokens.max())
         return {"job": {**JOB, "data": {"path": str(path), "sequence_length": 128}}, "data_facts": facts}
 
     cleaned = clean()

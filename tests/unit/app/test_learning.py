@@ -171,7 +171,7 @@ def on_a_node_of(learner: Airflow, gpu: GpuType) -> Airflow:
 @pytest.fixture
 def on_cards(learner: Airflow) -> Airflow:
     """The same on a node of real cards."""
-    return on_a_node_of(learner, CATALOGUE["a100-80"].gpu)
+    return on_a_node_of(learner, replace(CATALOGUE["a100-80"].gpu, price_per_hour=1.0))
 
 
 def test_runs_that_took_longer_make_the_next_jobs_plan_longer_and_say_so(on_cards: Airflow) -> None:

@@ -202,7 +202,7 @@ def test_the_dag_file_that_an_earlier_init_copied_makes_the_dag_by_its_new_name(
 @pytest.mark.parametrize("path", sorted((CHECKOUT / "dags").glob("*.py")), ids=lambda path: path.stem)
 def test_every_dag_file_is_short_and_loads(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 30
+    assert len(text.splitlines()) <= 40
     scope: dict[str, Any] = {"__file__": str(path), "__name__": path.stem}
     exec(compile(text, str(path), "exec"), scope)
     dags = [value for value in scope.values() if isinstance(value, DAG)]
