@@ -1,8 +1,12 @@
-"""The data sets of published measurements: which reader takes which file, known by its columns."""
+"""The data sets of published measurements: which reader takes which file, known by its columns.
+
+And which release of transformers a file's runs used: as the file, or what is published beside it, records.
+"""
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,9 +18,39 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.evaluation import read_fms, read_own
 from frenzy.evaluation.published import OWN_RUNS, Cells, PublishedRow, UnknownRow
-from frenzy.evaluation.releases import PRODUCT, RecordedRelease, release_of_file, release_of_row
+
+# fms-acceleration publishes a list of requirements with each table, in scripts/benchmarks/refs: requirements.txt
+# for a100_80gb.csv, requirements_liger.txt for a100_80gb_liger.csv, requirements_granite.txt for the third.
+_RECORDED_BY_NAME: Final = {"a100_80gb": "4.48.1", "a100_80gb_liger": "4.45.2", "a100_80gb_granite": "4.45.2"}
+_RECORDED_FOR_LIGER: Final = "4.45.2"
+_ASSUMED: Final = "4.48"
+_COLUMN: Final = "transformers"
 
 ReadRow = Callable[[Cells, int, Calibration], PublishedRow]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRelease:
+    """A release of transformers, and who says so."""
+
+    version: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.source})"
+
+    def calibration(self, calibrations: Mapping[str, Calibration]) -> Calibration:
+        """The coefficients of the newest kept release not above this one. Raises UnknownRow where there is none."""
+        kept = {_parts(name.removeprefix("transformers-")): each for name, each in calibrations.items()}
+        if self == PRODUCT:
+            return kept[max(kept)]
+        older = [each for each in kept if each <= _parts(self.version)]
+        if not older:
+            raise UnknownRow(f"transformers {self.version}: no coefficients of it are kept")
+        return kept[max(older)]
+
+
+PRODUCT: Final = RecordedRelease("the product's", "not recorded, assumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +144,40 @@ def _unreadable(known: DatasetFormat, number: int, file: Path, why: str) -> Perm
 
 def _refused(detail: str, remedy: str) -> PermanentError:
     return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
+
+
+def release_of_file(file: Path, *, with_liger: bool) -> RecordedRelease:
+    """The release of a whole file: requirements beside it, its published name, or the assumed one.
+
+    with_liger: the file has runs with Liger's loss; the one published table of them records its release.
+    """
+    stem = file.stem.removeprefix("fms_")
+    for beside in (f"{file.stem}.requirements.txt", f"requirements{stem.partition('80gb')[2]}.txt"):
+        found = _in_requirements(file.with_name(beside))
+        if found:
+            return RecordedRelease(found, beside)
+    if stem in _RECORDED_BY_NAME:
+        return RecordedRelease(_RECORDED_BY_NAME[stem], f"the requirements published with {stem}.csv")
+    if with_liger:
+        return RecordedRelease(_RECORDED_FOR_LIGER, "the requirements published with a100_80gb_liger.csv")
+    return RecordedRelease(_ASSUMED, "not recorded, assumed")
+
+
+def release_of_row(cells: Cells, of_file: RecordedRelease) -> RecordedRelease:
+    """The row's own column ``transformers``, or the file's release."""
+    own = (cells.get(_COLUMN) or "").strip()
+    return RecordedRelease(own, "column transformers") if own else of_file
+
+
+def _in_requirements(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    found = re.search(r"^transformers==([\w.]+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return found[1] if found else None
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None:
+        raise UnknownRow(f"transformers {version!r} is not a release such as 4.48.1")
+    return int(found[1]), int(found[2])

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from frenzy.adapters.spec.fields import allowed_text, field_at, job_adapter, job_schema
-from frenzy.adapters.spec.job_form import document_from_params
 from frenzy.adapters.spec.refusals import field_path, refused, shown
 from frenzy.adapters.spec.schedule import trigger_violations
 from frenzy.adapters.spec.yaml_core import check_plain, dump_yaml, load_yaml
@@ -32,11 +31,6 @@ from frenzy.core.values.job_rules import cross_field_violations
 def job_from_yaml(text: str) -> TrainingJob:
     """The job in YAML ``text``. Raises SpecError with every violation."""
     return job_from_document(load_yaml(text))
-
-
-def job_from_params(params: Mapping[str, Any]) -> TrainingJob:
-    """The job of a filled form (see ``job_params``). Raises SpecError with every violation."""
-    return job_from_document(document_from_params(params))
 
 
 def job_from_document(document: Any) -> TrainingJob:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from tests.unit.adapters.job_strategies import jobs
 
-from frenzy.adapters.spec.job_form import FormField, job_params, job_to_params
-from frenzy.adapters.spec.job_spec import job_from_params, job_from_yaml
+from frenzy.adapters.spec.job_form import FormField, document_from_params, job_params, job_to_params
+from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import TrainingJob
 
@@ -19,6 +21,10 @@ FILLED = {
 }
 
 
+def made(params: dict[str, Any]) -> TrainingJob:
+    return job_from_document(document_from_params(params))
+
+
 def field(name: str, fields: tuple[FormField, ...] | None = None) -> FormField:
     return next(each for each in fields or job_params() if each.name == name)
 
@@ -26,13 +32,13 @@ def field(name: str, fields: tuple[FormField, ...] | None = None) -> FormField:
 @settings(max_examples=60, deadline=None)
 @given(jobs)
 def test_form_values_stand_for_the_same_job(job: TrainingJob) -> None:
-    assert job_from_params(job_to_params(job)) == job
+    assert made(job_to_params(job)) == job
 
 
 @settings(max_examples=20, deadline=None)
 @given(jobs)
 def test_a_form_filled_from_a_job_gives_that_job(job: TrainingJob) -> None:
-    assert job_from_params(job_to_params(job)) == job
+    assert made(job_to_params(job)) == job
 
 
 @settings(max_examples=20, deadline=None)
@@ -72,9 +78,7 @@ def test_fields_have_section_title_help_and_limits() -> None:
 
 
 def test_what_is_left_empty_has_its_default() -> None:
-    job = job_from_params(
-        {**FILLED, "constraints__gpu_types": None, "model__path": "", "evaluation__prompt": None, "env": None}
-    )
+    job = made({**FILLED, "constraints__gpu_types": None, "model__path": "", "evaluation__prompt": None, "env": None})
     assert job == job_from_yaml(
         "{name: tiny, model: {config: {model_type: gpt2}}, data: {path: text.txt}, training: {max_steps: 3}}"
     )
@@ -82,14 +86,14 @@ def test_what_is_left_empty_has_its_default() -> None:
 
 def test_a_required_field_left_empty_is_refused() -> None:
     with pytest.raises(SpecError, match="data.path: nothing is refused; required"):
-        job_from_params({**FILLED, "data__path": ""})
+        made({**FILLED, "data__path": ""})
 
 
 def test_an_unknown_parameter_is_refused_with_the_likely_one() -> None:
     with pytest.raises(SpecError, match="did you mean training__max_steps"):
-        job_from_params({**FILLED, "training_max_steps": 3})
+        made({**FILLED, "training_max_steps": 3})
 
 
 def test_a_bad_value_is_refused_by_its_path() -> None:
     with pytest.raises(SpecError, match=r"training\.max_steps: 0 is refused; a whole number at least 1"):
-        job_from_params({**FILLED, "training__max_steps": 0})
+        made({**FILLED, "training__max_steps": 0})
