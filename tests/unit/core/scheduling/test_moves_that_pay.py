@@ -20,6 +20,7 @@ from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Elasticity, RunningJob, SchedulingFacts, Start
 
 SHARED = QueueRules(queues=(QueueRule(name="default"), QueueRule(name="research", weight=3)))
+EVEN = QueueRules(queues=(QueueRule(name="default"), QueueRule(name="research")))
 LAPTOP = Cluster(
     (gpu_type("v-small", tflops=20), gpu_type("v-medium", tflops=30), gpu_type("v-large", tflops=60)),
     (node("small-1", "v-small", 2), node("small-2", "v-small", 2), node("medium", "v-medium", 2))
@@ -54,11 +55,12 @@ def two_small_jobs(ran_s: tuple[float, float], steps_done: tuple[int, int]) -> t
 
 @pytest.mark.parametrize("ran_s", [(61.0, 61.0), (61.0, 100.0), (100.0, 61.0), (300.0, 300.0)])
 @pytest.mark.parametrize("steps_done", [(2, 2), (2, 20), (20, 2), (39, 20)])
-def test_two_jobs_that_take_fifty_times_their_predictions_do_not_change_places(
+def test_two_jobs_that_take_fifty_times_their_predictions_stay_where_they_are(
     ran_s: tuple[float, float], steps_done: tuple[int, int]
 ) -> None:
     there = SchedulingFacts(cluster=LAPTOP, queued=(), running=two_small_jobs(ran_s, steps_done))
-    assert decide(there, NOW_S, HasPolicy(queues=SHARED)) == ()
+    for rules in (SHARED, EVEN):
+        assert decide(there, NOW_S, HasPolicy(queues=rules)) == ()
 
 
 def test_a_job_still_moves_within_its_queues_right_where_another_gains_by_it() -> None:
@@ -89,7 +91,7 @@ def small_jobs(draw: st.DrawFn) -> SchedulingFacts:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.one_of(worlds_in_which_nothing_waits(), small_jobs()), st.sampled_from((NO_RULES, SHARED)))
+@given(st.one_of(worlds_in_which_nothing_waits(), small_jobs()), st.sampled_from((NO_RULES, SHARED, EVEN)))
 def test_moves_that_nothing_forces_gain_more_than_all_restarts_cost(there: SchedulingFacts, rules: QueueRules) -> None:
     policy = HasPolicy(queues=rules)
     jobs = {job.run_key: job for job in there.running}

@@ -49,7 +49,7 @@ def serve(sweep: Sweep, held: Mapping[str, float]) -> list[Served]:
     turns, served = Turns.of(sweep.line, held, sweep.policy.queues, sweep.capacity), list[Served]()
     if turns.by_right:
         served, later = _served(sweep, turns)
-        turns = turns.again(later)
+        turns, sweep.allowance = turns.again(later), math.inf
     served += _served(sweep, turns)[0]
     return [(entry, _grown(sweep, entry, chosen)) for entry, chosen in served]
 
