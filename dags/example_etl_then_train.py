@@ -7,7 +7,6 @@ from airflow.sdk import DAG, task
 
 from frenzy import frenzy_evaluation, frenzy_training
 
-RAW = Path(__file__).parents[1] / "include/data/tinyshakespeare.txt"
 CLEANED = Path(os.environ.get("FRENZY_HOME", ".frenzy")).absolute() / "etl"
 GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 256, "vocab_size": 264}
 JOB = {
@@ -21,9 +20,11 @@ with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], do
     @task(multiple_outputs=True)
     def clean(run_id: str | None = None) -> dict:
         """``run_id`` is Airflow's: each run has a folder of its own."""
+        from pydoc_data.topics import topics  # stands for your raw data: texts that come with Python
+
         import pandas as pd
 
-        raw = pd.Series(RAW.read_text(encoding="utf-8").split("\n\n"), name="text")
+        raw = pd.Series("\n\n".join(topics.values()).split("\n\n"), name="text")
         tidy = raw.str.replace(r"[ \t]+", " ", regex=True).str.strip()
         table = tidy[tidy.str.len() > 0].drop_duplicates().to_frame()
         path = CLEANED / str(run_id).replace(":", "-") / "clean.parquet"
