@@ -73,7 +73,10 @@ def paper_plans(shape: ModelShape, *, global_batch: int, sequence_length: int) -
 
 
 def paper_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[Candidate, ...]:
-    """The paper's plans on each GPU type of ``cluster``, smaller types first; all run as ZeRO stage 1."""
+    """The paper's plans on each GPU type of ``cluster``, smaller types first; all run as ZeRO stage 1.
+
+    Wider than the cluster only those that more GPUs alone would make fit.
+    """
     plans = paper_plans(request.shape, global_batch=request.global_batch_size, sequence_length=request.sequence_length)
     facts = sorted(gpu_facts(request, cluster, calibration), key=lambda each: (each.gpu.memory_bytes, each.gpu.name))
     found: list[Ranked | Refused] = []
@@ -81,8 +84,13 @@ def paper_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibr
         if request.micro_batch_size not in (None, max(1, request.global_batch_size // plan.dp)):
             continue
         for each in facts:
-            found.append(_verdict(request, each, plan))
+            if plan.num_gpus <= each.num_gpus or _fits_card(request, each, plan):
+                found.append(_verdict(request, each, plan))
     return explain_paper(found)
+
+
+def _fits_card(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> bool:
+    return plan.num_bytes + request.extra_bytes_per_gpu <= facts.gpu.memory_bytes
 
 
 def _verdict(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> Ranked | Refused:
@@ -94,7 +102,7 @@ def _verdict(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> Ranked 
         detail = f"The global batch of {request.global_batch_size} is no multiple of {plan.dp} data-parallel ranks."
         return Refused(resource_plan, Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail))
     refusal = facts.refusal(resource_plan)
-    if refusal is None and plan.num_bytes + request.extra_bytes_per_gpu > facts.gpu.memory_bytes:
+    if refusal is None and not _fits_card(request, facts, plan):
         lacking = plan.num_bytes + request.extra_bytes_per_gpu - facts.gpu.memory_bytes
         detail = (
             f"{resource_plan.plan_id} needs {format_bytes(plan.num_bytes)} by the paper's formula, "

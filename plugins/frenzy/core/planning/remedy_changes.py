@@ -50,12 +50,18 @@ def feasible_plans(candidates: Sequence[Candidate]) -> list[ResourcePlan]:
 def nearest(candidates: Sequence[Candidate]) -> Candidate:
     """The refused plan that came nearest to running: by the share of memory that it lacks.
 
-    Plans refused by a limit lack none; those that cannot be launched come last.
+    Of those that lack none, as plans refused by a limit, the one on the smallest card and the fewest GPUs: the one that
+    a remedy adds. Those that cannot be launched come last.
     """
     return min(candidates, key=_distance)
 
 
-def _distance(candidate: Candidate) -> tuple[int, float, str]:
+def _distance(candidate: Candidate) -> tuple[int, float, int, int, str]:
     plan = candidate.plan
     lacking = max(0.0, plan.memory.required_bytes / max(1, plan.gpu_memory_bytes) - 1.0)
-    return (int(candidate.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE), lacking, plan.plan_id)
+    return (int(candidate.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE), lacking, *card_then_count(candidate))
+
+
+def card_then_count(candidate: Candidate) -> tuple[int, int, str]:
+    """Sorts by the card's memory, then by GPUs."""
+    return (candidate.plan.gpu_memory_bytes, candidate.plan.num_gpus, candidate.plan.plan_id)

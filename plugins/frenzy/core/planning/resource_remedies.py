@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from frenzy.core.planning.job_remedies import Effect
-from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans, nearest
+from frenzy.core.planning.remedy_changes import Change, Situation, Solve, card_then_count, feasible_plans, nearest
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import ReasonCode
@@ -49,7 +49,7 @@ def _with_length(request: PlanRequest, length: int) -> PlanRequest:
 
 def more_gpus(now: Situation, solve: Solve) -> Situation | None:
     """As many more GPUs of a type that is there as the narrowest plan needs that would fit."""
-    for candidate in sorted(_refused(now, solve, ReasonCode.NOT_ENOUGH_GPUS), key=_card_then_count):
+    for candidate in sorted(_refused(now, solve, ReasonCode.NOT_ENOUGH_GPUS), key=card_then_count):
         wanted = candidate.plan
         if wanted.num_gpus > _MOST_GPUS:
             continue
@@ -61,10 +61,6 @@ def more_gpus(now: Situation, solve: Solve) -> Situation | None:
         if _fits(after, solve):
             return after
     return None
-
-
-def _card_then_count(candidate: Candidate) -> tuple[int, int, str]:
-    return (candidate.plan.gpu_memory_bytes, candidate.plan.num_gpus, candidate.plan.plan_id)
 
 
 def _added(cluster: Cluster, gpu_type: str, wanted: int) -> list[Node]:

@@ -58,7 +58,7 @@ def test_what_leaves_the_result_alone_is_tried_first() -> None:
 def test_the_fused_loss_is_tried_where_logits_weigh_most() -> None:
     lora = LoraSpec(target_modules=("q_proj", "v_proj"))
 
-    assert changed(remedy_on("1xT4", asked(ONE, length=8192, lora=lora))) == {"training.loss": "fused"}
+    assert changed(remedy_on("1xA2", asked(ONE, length=8192, lora=lora))) == {"training.loss": "fused"}
 
 
 def test_a_large_model_on_a_small_card_becomes_adapters_and_on_a_smaller_one_adapters_over_four_bits() -> None:
@@ -99,7 +99,7 @@ def test_no_change_is_found_where_nothing_fits() -> None:
 
 def test_no_change_of_a_remedy_can_be_left_out() -> None:
     of = asked(ONE, length=8192, gradient_checkpointing=Checkpointing.OFF)
-    found = remedy_on("1xT4", of)
+    found = remedy_on("1xA2", of)
 
     assert len(found.changes) == len({each.field for each in found.changes})
     for name in changed(found):

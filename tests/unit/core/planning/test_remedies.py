@@ -13,7 +13,7 @@ from tests.unit.core.marp_strategies import candidates, clusters, configs, reque
 from tests.unit.core.marp_values import CALIBRATION, card, job, llama_config, node, request, virtual
 
 from frenzy.core.models.shape import model_shape
-from frenzy.core.planning.marp import remedies, smallest_remedy
+from frenzy.core.planning.marp import plan_candidates, remedies, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
@@ -192,3 +192,16 @@ def test_rounding_up_never_falls_below_and_stays_close(value: float) -> None:
 @pytest.mark.parametrize(("value", "rounded"), [(0.0, 0.0), (0.001234, 0.00124), (12.34, 12.4), (1000.0, 1000.0)])
 def test_rounding_up_to_three_digits(value: float, rounded: float) -> None:
     assert round_up(value) == pytest.approx(rounded)
+
+
+def test_the_nearest_plan_and_its_remedy_name_the_same_number_of_the_same_gpus() -> None:
+    """Not the first by name, where 128 comes before 32; nor a plan that more GPUs alone would not make fit."""
+    there = Cluster((card("large", 24.0), card("small", 16.0)), (node("l", "large", 1), node("s", "small", 1)))
+    asked = request(model_shape(llama_config(2048, 12, 16, 5000)), job(global_batch=128, sequence_length=512))
+    found = plan_candidates(asked, there, CALIBRATION, "paper")
+    beyond = [each.plan for each in found if each.reason.code is ReasonCode.NOT_ENOUGH_GPUS]
+    assert {32, 128} <= {each.num_gpus for each in beyond}
+    assert all(each.memory.required_bytes <= each.gpu_memory_bytes for each in beyond)
+    reason = smallest_remedy(asked, there, CALIBRATION, "paper")
+    assert "the nearest: 32xsmall-z1-mb4 needs 32 small; the cluster has 1." in reason.detail
+    assert reason.remedy == "small in the cluster: 1 -> 32 would fit."
