@@ -162,6 +162,20 @@ def test_patience_ends_with_the_servers_reason(send: Send, server: Server) -> No
     assert caught.value.reason.code is ReasonCode.LEDGER_BUSY
 
 
+@pytest.mark.parametrize("body", ["", "default backend - 404", '{"detail": "Not Found"}', '{"detail": {}}', "[1]"])
+def test_a_404_that_is_not_frenzys_own_says_nothing_of_a_run(send: Send, server: Server, body: str) -> None:
+    """A monitor that believed it would leave its training alone, a launch task would end it."""
+    server.answers = [httpx.Response(404, text=body)]
+    with pytest.raises(TemporaryError, match="404"):
+        send(LAUNCHING)
+
+
+def test_a_404_of_airflows_own_api_is_one(send: Send, server: Server) -> None:
+    server.answers = [httpx.Response(404, json={"detail": "The Dag Run was not found"})]
+    with pytest.raises(NotFoundError, match="was not found"):
+        send(airflow_call("GET", "/dags/x/dagRuns/y"))
+
+
 def test_a_server_that_is_away_is_named_with_its_address_and_no_password(send: Send, server: Server) -> None:
     server.answers = [httpx.ConnectError("refused")] * 9
     with pytest.raises(TemporaryError, match=r"airflow\.test") as caught:

@@ -7,7 +7,7 @@ A call may be repeated without harm, so a lost connection and a server that says
 waiting until ``patience_s`` is over. The token is httpx's business: one that is refused is renewed once.
 
     PermanentError       the server refuses (SpecError with its violations, NotFoundError for 404)
-    TemporaryError       it could not be reached, or kept saying "later", for ``patience_s``
+    TemporaryError       it could not be reached, or kept saying "later", for ``patience_s``; or Frenzy is not there
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http import HTTPStatus
 from types import TracebackType
@@ -31,6 +31,7 @@ from frenzy.api.declaration import Call
 from frenzy.core.values.codec import decode
 from frenzy.core.values.errors import (
     ContractError,
+    FrenzyError,
     PermanentError,
     Reason,
     ReasonCode,
@@ -49,6 +50,7 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_NO_APP: Final = "Frenzy's app is not served there: look for an error of the plugin in the API server's log."
 _LATER: Final = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -143,10 +145,13 @@ def _decoded(call: Call[T], reply: _Reply) -> T:
     return cast(T, document) if call.kind is None else cast(T, decode(call.kind, document))
 
 
-def _refusal(call: Call[Any], status: int, text: str) -> PermanentError:
+def _refusal(call: Call[Any], status: int, text: str) -> FrenzyError:
     reason, violations = _reason_of(call, status, text)
     if violations:
         return SpecError(violations)
+    if status == HTTPStatus.NOT_FOUND and call.path.startswith(f"{URL_PREFIX}/") and not _is_in_our_form(text):
+        # It says nothing of a run: a proxy without a server answers so, and an Airflow that could not load the plugin.
+        return TemporaryError(replace(reason, remedy=_NO_APP), retry_after_s=_LONGEST_PAUSE_S)
     return NotFoundError(reason) if status == HTTPStatus.NOT_FOUND else PermanentError(reason)
 
 
@@ -177,6 +182,14 @@ def _reason_of(call: Call[Any], status: int, text: str) -> tuple[Reason, tuple[V
     except (ValueError, KeyError, TypeError, AttributeError, ContractError):
         message = _message(text) or HTTPStatus(status).phrase
         return Reason(code=ReasonCode.API_REFUSED, detail=f"{call.method} {call.path}: {status}: {message}"), ()
+
+
+def _is_in_our_form(text: str) -> bool:
+    try:
+        detail = json.loads(text)["detail"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return isinstance(detail, dict) and "code" in detail
 
 
 def _message(text: str) -> str:
