@@ -14,15 +14,21 @@ from functools import cache
 
 def main() -> None:
     sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    from frenzy.core.values.job import ModelSpec
+    from frenzy.core.values.job import LoraSpec, ModelSpec, TrainingSpec
+    from frenzy.trainer import env
     from frenzy.trainer.launch import __main__ as launch
     from frenzy.trainer.launch.child import exit_code_of
     from frenzy.trainer.launch.script import ranks
-    from frenzy.trainer.model.libraries import import_libraries
+
+    with env.importing_libraries():
+        from frenzy.trainer.launch import node  # noqa: F401
+        from frenzy.trainer.model.libraries import import_libraries
 
     ranks.bytes_of_libraries = cache(ranks.bytes_of_libraries)  # else each launch measures the same again
+    # Every third launch has adapters or 8-bit moments, whose libraries take a second.
+    training = TrainingSpec(max_steps=1, global_batch_size=1, lora=LoraSpec())
     for family in ("gpt2", "llama"):
-        import_libraries(ModelSpec(config={"model_type": family}))
+        import_libraries(ModelSpec(config={"model_type": family}), training)
     for line in sys.stdin:
         verb, _, rest = line.partition(" ")
         if verb == "wait":
