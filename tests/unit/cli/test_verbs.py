@@ -176,11 +176,11 @@ def test_a_job_that_fits_nowhere_is_stored_and_told_so_at_once_and_no_run_is_sta
     assert said.status == 1
     assert "No plan fits now, and no run was started." in said.out
     assert "frenzy plan FILE --fit 1xCARD" in said.out and "--delete" in said.out
-    assert "NOT_ENOUGH_GPUS: No plan fits the cluster" in said.err
+    assert "INSUFFICIENT_GPU_MEMORY: No plan fits the cluster" in said.err
     assert "Remedy:" in said.err
     stored_only = online("submit", str(spec), "--no-trigger", "--json")
     assert stored_only.status == 0
-    assert json.loads(stored_only.out)["refusal"]["code"] == "NOT_ENOUGH_GPUS"
+    assert json.loads(stored_only.out)["refusal"]["code"] == "INSUFFICIENT_GPU_MEMORY"
     assert len(world.airflow.triggered) == before
     assert world.services.jobs.get("too-big") is not None
 
