@@ -21,7 +21,7 @@ from frenzy.core.scheduling import (
 from frenzy.core.values.cluster import Node, NodeState
 from frenzy.core.values.errors import ReasonCode, SpecError
 from frenzy.core.values.job import Objective
-from frenzy.core.values.scheduling_facts import Hold, QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.values.scheduling_facts import Elasticity, Hold, QueuedJob, RunningJob, SchedulingFacts
 
 HAS = HasPolicy()
 # Each job is due when it comes.
@@ -278,16 +278,25 @@ class TestBetterPlan:
         by_time = waiting("a", dear, cheap)
         assert started(schedule(facts(self.nodes, [by_time], run), 0.0, HAS))["a"].plan == dear
 
+    @pytest.mark.parametrize("lacking", ["t4", ""])
     @pytest.mark.parametrize(("unknown", "why"), [(None, "has a price, unlike 1xt4"), (0.0, "than 1xt4")])
-    def test_a_plan_of_unknown_cost_counts_as_the_dearest(self, unknown: float | None, why: str) -> None:
-        """Also as plans of before were stored, with a cost of 0 where the type had no price."""
+    def test_a_plan_of_unknown_cost_counts_as_the_dearest(self, unknown: float | None, why: str, lacking: str) -> None:
+        """Also as plans of before were stored, with a cost of 0 where the type had no price, be there one by now."""
         cheap, dear = plan("a100", 1, run_s=1000, cost=1.0), plan("a100", 2, run_s=900, cost=5.0)
         new = replace(plan("t4", 1, run_s=900), predicted_cost=unknown)
         run = [running("r", cheap, ("n1", 1), end_s=100.0)]
         job = replace(waiting("a", cheap, dear, new), objective=Objective.COST)
-        there = with_prices(facts(self.nodes, [job], run), 1.0, lacking="t4")
+        there = with_prices(facts(self.nodes, [job], run), 1.0, lacking=lacking)
         assert started(schedule(there, 0.0, HAS)) == {}
         assert why in hold_of(there, "a").reason.detail
+
+    def test_a_plan_of_unknown_cost_is_the_dearest_also_for_the_little_that_a_restarted_job_has_left(self) -> None:
+        known = plan("a100", 8, run_s=3600, cost=8.0)
+        unknown = replace(plan("t4", 1, run_s=36_000), predicted_cost=None)
+        job = replace(waiting("a", known, unknown), objective=Objective.COST, work_left=0.1, work_done=0.9)
+        job = replace(job, elasticity=Elasticity(restart_s=600.0, moves_left=3, min_run_s=60.0))
+        nodes = [node("n1", "a100", 8), node("n2", "t4", 1)]
+        assert started(schedule(with_prices(facts(nodes, [job]), 1.0, lacking="t4"), 0.0, HAS))["a"].plan == known
 
     def test_without_any_price_a_job_that_goes_by_cost_takes_the_fewest_gpu_hours(self) -> None:
         one, two = (replace(plan("t4", count, run_s=1000 / count**0.5), predicted_cost=None) for count in (1, 2))

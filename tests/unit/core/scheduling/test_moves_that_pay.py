@@ -17,7 +17,7 @@ from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.job import Objective
 from frenzy.core.values.queue_rules import NO_RULES, QueueRule, QueueRules
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import Elasticity, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Elasticity, Resize, RunningJob, SchedulingFacts, Start
 
 SHARED = QueueRules(queues=(QueueRule(name="default"), QueueRule(name="research", weight=3)))
 EVEN = QueueRules(queues=(QueueRule(name="default"), QueueRule(name="research")))
@@ -69,6 +69,31 @@ def test_a_job_still_moves_within_its_queues_right_where_another_gains_by_it() -
     long = on(replace(waiting("long", fast, slow), elasticity=short.elasticity), slow, ("small-1", 1), since_s=0.0)
     there = SchedulingFacts(cluster=LAPTOP, queued=(), running=(short, replace(long, queue="research")))
     assert {each.run_key for each in decide(there, NOW_S, HasPolicy(queues=SHARED))} >= {"long"}
+
+
+def test_a_job_that_leaves_a_drained_node_lets_no_others_change_places() -> None:
+    nodes = (node("medium-2", "v-medium", 1), replace(node("drained", "v-medium", 1), state=NodeState.DRAINING))
+    leaving = plan("v-medium", 1, run_s=500.0)
+    job = replace(waiting("leaving", leaving), elasticity=Elasticity(restart_s=60.0, moves_left=3, min_run_s=60.0))
+    held = replace(on(job, leaving, ("drained", 1), since_s=NOW_S - 500), queue="research")
+    running = (*two_small_jobs((61.0, 61.0), (2, 20)), held)
+    there = SchedulingFacts(cluster=Cluster(LAPTOP.gpu_types, LAPTOP.nodes + nodes), queued=(), running=running)
+    assert [each.run_key for each in decide(there, NOW_S, HasPolicy(queues=SHARED))] == ["leaving"]
+
+
+def test_a_job_grows_into_idle_gpus_though_others_had_better_not_change() -> None:
+    def job(name: str, queue: str, num_gpus: int, at: str, run_s: float) -> RunningJob:
+        plans = {each: plan("v-large", each, run_s=run_s / each**0.9) for each in (1, 2, 4)}
+        moving = replace(waiting(name, *plans.values()), elasticity=Elasticity(restart_s=5, moves_left=3, min_run_s=60))
+        return replace(on(moving, plans[num_gpus], (at, num_gpus), since_s=NOW_S - 100), queue=queue)
+
+    cluster = Cluster((gpu_type("v-large"),), (node("n1", "v-large", 4), node("n2", "v-large", 3)))
+    wide = job("wide", "default", 4, "n1", 3000)
+    growing, short = job("growing", "research", 1, "n2", 150), job("short", "research", 1, "n2", 120)
+    there = SchedulingFacts(cluster=cluster, queued=(), running=(wide, growing, short))
+    moves = decide(there, NOW_S, HasPolicy(queues=SHARED))
+    assert [(each.run_key, each.plan.num_gpus) for each in moves if isinstance(each, Resize)] == [("growing", 2)]
+    assert len(moves) == 1
 
 
 @st.composite

@@ -20,6 +20,8 @@ from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
+# Than all whose cost is known.
+_DEARER: Final = 1.001
 _MOST_KNOWN: Final = 16_384
 _SETTINGS: Final = attrgetter(
     "num_gpus", "tp", "zero_stage", "micro_batch_size", "activation_checkpointing", "offload_optimizer"
@@ -145,7 +147,7 @@ class KnownPlans:
     rigid_on: FreeCapacity | None
     speed: dict[str, float]
     sizes: dict[str, int]
-    priced: frozenset[str]
+    free: frozenset[str]
     _waiting: dict[object, tuple[object, JobPlans]] = field(default_factory=dict)
     _running: dict[object, tuple[RunningJob, RankedPlan, JobPlans]] = field(default_factory=dict)
     _asks: dict[object, Ask] = field(default_factory=dict)
@@ -213,14 +215,19 @@ class KnownPlans:
         return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus, cost)
 
     def costs(self, plans: Sequence[ResourcePlan]) -> list[float]:
-        """What each of a job's plans counts as: its cost, and without a price its GPU-hours, above the dearest cost."""
-        known = [self._cost(plan) for plan in plans]
-        dearest = max((cost for cost in known if cost is not None), default=0.0)
-        return [dearest + plan.gpu_hours if cost is None else cost for plan, cost in zip(plans, known, strict=True)]
+        """What each of a job's plans counts as: its cost, and without a price its GPU-hours, at one that makes them
+        dearer than every known cost, of the whole job as of a second.
+        """
+        known = [(plan, self._cost(plan)) for plan in plans]
+        dearest = max((cost for _, cost in known if cost is not None), default=0.0)
+        rate = max((cost / plan.predicted_run_s for plan, cost in known if cost is not None), default=0.0)
+        prices = (max(dearest / plan.gpu_hours, 3600 * rate / plan.num_gpus) for plan, cost in known if cost is None)
+        price = _DEARER * max(prices, default=0.0) or 1.0
+        return [price * plan.gpu_hours if cost is None else cost for plan, cost in known]
 
     def _cost(self, plan: ResourcePlan) -> float | None:
-        # Ledgers of before prices were optional have 0 where there was none.
-        is_old = plan.predicted_cost == 0 and plan.gpu_type not in self.priced
+        # Ledgers of before prices were optional have 0 where there was none, also once there is one.
+        is_old = plan.predicted_cost == 0 and plan.gpu_type not in self.free
         return None if is_old else plan.predicted_cost
 
     def _job_plans(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> JobPlans:
@@ -243,8 +250,8 @@ class KnownPlans:
 @lru_cache(maxsize=8)
 def _known_plans(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Capacity | None) -> KnownPlans:
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    priced = frozenset(each.name for each in gpu_types if each.price_per_hour is not None)
-    return KnownPlans(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes, priced)
+    free = frozenset(each.name for each in gpu_types if each.price_per_hour == 0)
+    return KnownPlans(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes, free)
 
 
 def rigid_plans(

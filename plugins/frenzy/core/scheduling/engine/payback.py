@@ -7,7 +7,6 @@ takes of that, another loses.
 from __future__ import annotations
 
 import math
-from itertools import chain
 
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Sweep
@@ -16,26 +15,35 @@ from frenzy.core.scheduling.engine.state import Entry
 
 
 def unpaid(sweep: Sweep, served: list[Served]) -> set[str]:
-    """Run keys of the jobs that had better stay: their changes together cost more time than they gain, nothing forces
-    them, and whoever takes anything else does so without what they hold.
+    """Run keys of the jobs that had better stay: they lose by a change that nothing forces, more than is gained on the
+    GPU types that it touches, and whoever takes anything else does so without what they hold.
+
+    Those who gain are not of them: what is idle anyway is theirs, once the others stay.
     """
     staying: set[str] = set()
-    for group in _linked([each for each in served if each[0].current is not None and each[0].current is not each[1]]):
+    changes = [each for each in served if each[0].current is not None and each[0].current is not each[1]]
+    for group in _linked([each for each in changes if not each[0].is_displaced]):
         if _gain_s(group) <= 0 and _could_stay(sweep, group):
-            staying.update(entry.run_key for entry, _ in group)
+            staying.update(entry.run_key for entry, target in group if _own_gain_s(entry, target) <= 0)
     return staying
 
 
 def _linked(changes: list[Served]) -> list[list[Served]]:
     """Running jobs whose plans change, together where one may have left to another what that takes."""
-    groups: list[tuple[set[str], list[Served]]] = []
+    linked_to: dict[str, str] = {}
+
+    def first_of(gpu_type: str) -> str:
+        while linked_to.get(gpu_type, gpu_type) != gpu_type:
+            gpu_type = linked_to[gpu_type]
+        return gpu_type
+
     for entry, target in changes:
-        types = {entry.held.gpu_type, *([] if target is None else [target.gpu_type])}
-        near = [each for each in groups if types & each[0]]
-        groups = [each for each in groups if not types & each[0]]
-        linked = [*chain(*(each[1] for each in near)), (entry, target)]
-        groups.append((types.union(*(each[0] for each in near)), linked))
-    return [changes for _, changes in groups]
+        if target is not None:
+            linked_to[first_of(entry.held.gpu_type)] = first_of(target.gpu_type)
+    groups: dict[str, list[Served]] = {}
+    for each in changes:
+        groups.setdefault(first_of(each[0].held.gpu_type), []).append(each)
+    return list(groups.values())
 
 
 def _gain_s(group: list[Served]) -> float:
@@ -53,9 +61,10 @@ def _own_gain_s(entry: Entry, target: RankedPlan | None) -> float:
     if target is None:
         return -math.inf
     run_s, paid_s = entry.run_s(entry.held), entry.run_s(target) + entry.restart_s + entry.moves_again_s
-    if not entry.by_cost:
+    before, after = entry.held.money(run_s), target.money(paid_s)
+    if not entry.by_cost or before == after == 0:
         return run_s - paid_s
-    return run_s * (1.0 - target.money(paid_s) / max(entry.held.money(run_s), 1e-9))
+    return run_s * (1.0 - after / max(before, 1e-9))
 
 
 def _could_stay(sweep: Sweep, group: list[Served]) -> bool:
