@@ -139,6 +139,6 @@ clean: ## stop Airflow, also that of a demo, and remove all that was made here, 
 	@for home in "$$FRENZY_HOME" "$$FRENZY_HOME/demo" "$(CURDIR)/.frenzy" "$(CURDIR)/.frenzy/demo"; do \
 	  if [ -x $(BIN)/frenzy ] && [ -e "$$home/stack.json" ]; then \
 	    echo "stopping Airflow in $$home"; FRENZY_HOME="$$home" $(BIN)/frenzy down >/dev/null || exit 1; fi; done
-	@if [ -n "$$FRENZY_HOME" ]; then echo "$$FRENZY_HOME stays: remove it by hand"; fi
 	rm -rf .venv .frenzy build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf plugins/*.egg-info
+	@if [ -e "$$FRENZY_HOME" ]; then echo "$$FRENZY_HOME stays: remove it by hand"; fi

@@ -59,6 +59,15 @@ def test_cleaning_stops_every_airflow_of_the_checkout_and_leaves_a_home_elsewher
     assert {*(tmp_path / "stopped").read_text("utf-8").splitlines()} == {f"{each} down" for each in homes}
     assert f"{home} stays" in said.stdout
     assert not (checkout / ".frenzy").exists() and not (checkout / ".venv").exists() and home.is_dir()
+    said = subprocess.run(
+        ("make", "clean"),
+        cwd=checkout,
+        env={**environ, "FRENZY_HOME": f"{checkout}/.frenzy"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "stays" not in said.stdout
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
