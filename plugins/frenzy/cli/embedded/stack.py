@@ -395,6 +395,7 @@ class Stack:
             ) from error
         with (home / "stack.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            self.doing = "it is looked at what runs"
             yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from threading import Event
 
@@ -26,4 +27,15 @@ def test_a_wait_says_what_is_done_and_for_how_long(
         stack.doing = "scheduler, api-server not healthy yet"
         said.clear()
         assert said.wait(60)
-    assert "Airflow starts, for 0 s: scheduler, api-server not healthy yet" in capsys.readouterr().out
+    assert re.search(r"Airflow starts, for \d+ s: scheduler, api-server not healthy yet", capsys.readouterr().out)
+
+
+def test_a_start_that_has_its_turn_does_not_say_that_another_command_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, doing = Stack(load_settings({"FRENZY_HOME": str(tmp_path)})), []
+    monkeypatch.setattr(stack, "_is_alive", lambda name: True)
+    monkeypatch.setattr(stack, "_start_missing", lambda names: doing.append(stack.doing))
+    before = stack.doing
+    stack.start()
+    assert before not in doing and doing
