@@ -7,7 +7,7 @@ from airflow.sdk import DAG, task
 
 from frenzy import frenzy_evaluation, frenzy_training
 
-CLEANED = Path(os.environ.get("FRENZY_HOME", ".frenzy")).absolute() / "etl"
+CLEANED = Path(os.environ.get("FRENZY_HOME", ".frenzy")).expanduser().absolute() / "etl"
 GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 256, "vocab_size": 264}
 JOB = {
     "name": "etl-example",

@@ -30,12 +30,13 @@ def test_the_example_imports_public_names_alone() -> None:
 def test_a_copy_of_it_writes_the_data_that_its_job_names_and_tells_what_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FRENZY_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FRENZY_HOME", "~/home")
     copied = shutil.copy(EXAMPLE, tmp_path)
     dag: Any = runpy.run_path(copied)["dag"]
     found = dag.get_task("clean").python_callable(run_id="manual__2026-01-01T00:00:00+00:00")
     job = job_from_document(found["job"])
-    assert Path(job.data.path).is_relative_to(tmp_path / "etl")
+    assert Path(job.data.path).is_relative_to(tmp_path / "home/etl")
     assert decode(DataFacts, found["data_facts"]) == data_facts_without_vocabulary(job)
 
 
