@@ -4,7 +4,8 @@ A block of which a smaller tensor took a piece is lost for the largest tensors o
 When the card is full the allocator gives back what is whole; what is not stays lost. How much that is was played with
 the tensors of traced steps (``python -m tools.accuracy.holes``): up to 1.2 of the largest tensor where attention holds
 no scores, up to 2.3 where it does. Segments that grow (``expandable_segments``) leave no holes. Equal lengths lose
-nearly nothing without scores or adapters, else up to as much. Nothing is counted for them, nor without logits.
+nearly nothing without scores or adapters, else up to as much. Nothing is counted for them, nor without
+logits and scores.
 """
 
 from __future__ import annotations
