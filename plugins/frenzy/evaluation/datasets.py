@@ -57,7 +57,7 @@ PRODUCT: Final = RecordedRelease("the product's", "not recorded, assumed")
 class DatasetFormat:
     """A kind of file: its name, the columns it is known by, its reader, and the release its runs used.
 
-    release: what is known where neither row nor file records it; None: ``releases`` looks for it.
+    release: what is known where neither row nor file records it; None: ``release_of_file`` looks for it.
     refused: the row where it cannot be predicted; None: an unreadable row refuses the file.
     """
 
