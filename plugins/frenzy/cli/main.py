@@ -3,48 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from frenzy import __version__
 from frenzy.cli.render.error_text import guarded
-
-# Modules below frenzy.cli by verb: a call imports that of its own verb only.
-_VERBS: Final[Mapping[str, str]] = {
-    "submit": "commands.submit",
-    "sweep": "commands.sweep",
-    "jobs": "commands.jobs",
-    "plan": "commands.plan.command",
-    "status": "commands.status",
-    "logs": "commands.logs",
-    "models": "commands.outputs",
-    "checkpoints": "commands.outputs",
-    "cancel": "commands.cancel",
-    "resume": "commands.again",
-    "retry": "commands.again",
-    "clean": "commands.clean",
-    "queue": "commands.queue",
-    "gpus": "commands.gpus",
-    "explain": "commands.explain",
-    "usage": "commands.usage",
-    "metrics": "commands.metrics",
-    "simulate": "commands.simulate.command",
-    "init": "commands.init",
-    "up": "commands.up",
-    "down": "commands.down",
-    "doctor": "commands.doctor.command",
-    "demo": "demo",
-}
-_GROUP: Final = "marp"
+from frenzy.cli.verbs import GROUP, VERBS
 
 
 def make_cli(arguments: Sequence[str] = ()) -> typer.Typer:
     """The command with all its verbs; where ``arguments`` begin with one, with no other."""
-    asked = arguments[0] if arguments and arguments[0] in (*_VERBS, _GROUP) else None
+    asked = arguments[0] if arguments and arguments[0] in (*VERBS, GROUP) else None
     cli = typer.Typer(
         name="frenzy",
         help="Train language models on mixed GPU clusters: hand over a model and data, never a GPU type or count.",
@@ -54,16 +27,16 @@ def make_cli(arguments: Sequence[str] = ()) -> typer.Typer:
         rich_markup_mode=None,
     )
     cli.callback()(_root)
-    for verb in _VERBS:
+    for verb in VERBS:
         if asked in (None, verb):
             cli.command(verb)(_exiting(_imported(verb)))
-    if asked in (None, _GROUP):
-        cli.add_typer(_marp(), name=_GROUP)
+    if asked in (None, GROUP):
+        cli.add_typer(_marp(), name=GROUP)
     return cli
 
 
 def _imported(verb: str) -> Callable[..., int]:
-    found: Callable[..., int] = getattr(import_module(f"frenzy.cli.{_VERBS[verb]}"), verb)
+    found: Callable[..., int] = getattr(import_module(f"frenzy.cli.{VERBS[verb]}"), verb)
     return found
 
 

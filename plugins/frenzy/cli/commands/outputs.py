@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from frenzy.adapters import airflow_calls as calls
@@ -172,7 +172,8 @@ def show_outcome(console: Console, outcome: RunOutcome) -> None:
     lines.append(("Page", outcome.url))
     lines += tracked_lines(outcome.tracked)
     for name, text in lines:
-        console.print(Text.assemble((f"{name:<14}", "bold"), text), soft_wrap=True)
+        # In a group, so that no command in a prompt or sample is changed.
+        console.print(Group(Text.assemble((f"{name:<14}", "bold"), text)), soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from frenzy.cli.verbs import GROUP, VERBS
 from frenzy.core.values.codec import encode
 
 _PIPE_WIDTH: Final = 180
 # Before a verb, and not as the last part of a path.
-_COMMAND: Final = re.compile(r"(?<![\w./~-])frenzy(?= (?!command\b)[a-z])")
+_COMMAND: Final = re.compile(rf"(?<![\w./~-])frenzy(?= (?:{'|'.join((*VERBS, GROUP))})\b)")
 
 
 class _Console(Console):
@@ -44,10 +46,10 @@ def as_typed(words: Any) -> Any:
 def _path_of_command() -> str:
     """As it was typed; else of the one beside the interpreter."""
     if Path(sys.argv[0]).name == "frenzy":
-        return sys.argv[0]
+        return shlex.quote(sys.argv[0])
     beside = Path(sys.executable).with_name("frenzy")
     here = Path.cwd()
-    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
 
 
 def _console(*, stderr: bool = False) -> Console:

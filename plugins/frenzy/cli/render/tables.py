@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from frenzy.cli.render.console import as_typed
 from frenzy.core.runs.ledger import Attempt, JobState, Preparation
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.queue_rules import ANY_OTHER, QuotaRow
@@ -180,7 +181,7 @@ class Grid:
 
 def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> Grid:
     """A table; ``right`` lists, space separated, the headings whose cells are numbers."""
-    texts = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    texts = [[as_typed(cell if isinstance(cell, Text) else Text(cell)) for cell in row] for row in rows]
     return Grid(title=title, headings=headings, rows=texts, numbers=frozenset(right.split()))
 
 

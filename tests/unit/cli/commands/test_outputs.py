@@ -71,6 +71,14 @@ def test_of_one_model_path_perplexity_sample_and_page_are_told(name: str, online
     world.airflow.evaluation = None
 
 
+def test_words_of_a_sample_that_read_like_a_command_stay(
+    online: Command, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.airflow, "evaluation", {**SCORES, "sample": "to frenzy up"})
+    monkeypatch.setenv("PATH", "")
+    assert " to frenzy up\n" in online("models", finished(world, "frenzied-model")).out
+
+
 def test_a_model_that_is_being_evaluated_is_said_to_be(online: Command, world: World) -> None:
     run_key = finished(world, "not-yet-evaluated")
     world.airflow.evaluating = "running"
