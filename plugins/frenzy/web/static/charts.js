@@ -1,6 +1,7 @@
 // Loss, speed and memory of a run over one axis of time, with uPlot. A cursor in one chart shows in all.
 import uPlot from "./uPlot.js";
 import { bytes, el, hours, zone } from "./page.js";
+import { timed } from "./plans.js";
 
 const HEIGHT = { loss: 200, speed: 160, memory: 250 };
 // Of what a run took until now: how far beyond it a forecast is drawn at most.
@@ -17,7 +18,7 @@ export function points(memory, attempts) {
   let last = 0;
   for (const attempt of memory.attempts) {
     const known = attempts.find((each) => each.attempt === attempt.attempt);
-    const tokens = known ? known.plan.step_time_s : null;
+    const tokens = timed(known?.plan, "step_time_s");
     if (columns.time.length && attempt.steps.length) push({ time: (last += 1e-3) });
     for (const each of attempt.steps) {
       last = Math.max(each.time_s, last + 1e-3);

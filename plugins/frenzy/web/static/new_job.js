@@ -1,6 +1,6 @@
 // The page New job: a specification, what would become of it, and the button that runs it.
 import { Refusal, Shown, actionButton, airflowLink, bytes, duration, el, get, loadSentences, notice, post, reason, runLink } from "./page.js";
-import { costOf, planId, plansOf } from "./plans.js";
+import { costOf, planId, plansOf, timed } from "./plans.js";
 import { Schedule, scheduleWords } from "./schedule.js";
 import { handedOver, parsed, trigger, unpause } from "./starting.js";
 import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
@@ -14,8 +14,8 @@ function facts(draft) {
   const rows = [
     ["starts", startOf(draft)],
     [draft.plan_id ? "with" : "best plan", [el("code", {}, planId(plan)), ` ${plan.num_gpus} × ${plan.gpu_type}`]],
-    ["trains", `${trainsFor(plan, draft)}, ${duration(plan.step_time_s)} each`],
-    ["cost", costOf(plan.predicted_cost)],
+    ["trains", [trainsFor(plan, draft), timed(plan, "step_time_s") && `, ${duration(plan.step_time_s)} each`]],
+    ["cost", costOf(timed(plan, "predicted_cost"))],
     ["memory", `${bytes(plan.memory.required_bytes)} of ${bytes(plan.gpu_memory_bytes)} on each GPU`],
     ["why", reason(draft.reason)],
     ["runs", scheduleWords(draft)],

@@ -63,6 +63,9 @@ export function isTimed({ memory }) {
   return !(memory.is_declared || memory.learnt_from || memory.is_rehearsal);
 }
 
+// A step's, a run's time, or its cost; null where it is assumed.
+export const timed = (plan, field) => (plan && isTimed(plan) ? plan[field] : null);
+
 export const costOf = (cost) => cost?.toFixed(4) ?? "–";
 
 function planTable(candidates, names, chosen) {
@@ -72,8 +75,8 @@ function planTable(candidates, names, chosen) {
     ["plan", (each) => [el("code", {}, each.plan_id), el("div", { class: "faint" }, settings(each.plan)),
       attempts(each.plan_id).length ? el("div", { class: "good" }, `ran as attempt ${attempts(each.plan_id).join(", ")}`) : null]],
     ["memory of one GPU", (each) => memoryCell(each.plan, names), "memory"],
-    ["time", (each) => (isTimed(each.plan) ? duration(each.plan.predicted_run_s) : "–"), "number"],
-    ["cost", (each) => (isTimed(each.plan) ? costOf(each.plan.predicted_cost) : "–"), "number"],
+    ["time", (each) => duration(timed(each.plan, "predicted_run_s")), "number"],
+    ["cost", (each) => costOf(timed(each.plan, "predicted_cost")), "number"],
     ["reason", (each) => reason(each.reason), "why"],
   ], candidates, { rowClass: (each) => (attempts(each.plan_id).length ? "chosen" : null) });
 }
@@ -129,7 +132,7 @@ export function attemptsTable(attempts) {
     ["because", (each) => reason(each.next_attempt.reason), "why"],
     ["up to step", (each) => each.last_step, "number"],
     ["trained", took, "number"],
-    ["step", (each) => both(duration(each.step_time_s), duration(each.plan.step_time_s)), "number"],
+    ["step", (each) => both(duration(each.step_time_s), duration(timed(each.plan, "step_time_s"))), "number"],
     ["peak of one GPU", (each) => both(bytes(each.explained_peak_bytes), bytes(each.plan.memory.peak_allocated_bytes), `off by ${offBy(each)}`), "number"],
     ["highest", (each) => [bytes(each.measured_peak_bytes), el("div", { class: "faint" }, `of ${bytes(each.plan.gpu_memory_bytes)}`)], "number"],
     ["outcome", (each) => (each.outcome ? reason(each.outcome) : "under way"), "why"],
@@ -139,16 +142,18 @@ export function attemptsTable(attempts) {
 const sum = (attempts, each) => attempts.reduce((all, one) => all + each(one), 0);
 const held = (attempt) => (attempt.ended_s || Date.now() / 1000) - attempt.created_s;
 const price = (plan) => (plan.predicted_run_s ? plan.predicted_cost / plan.predicted_run_s : 0);
+const figure = (value) => value?.toPrecision(3) ?? "–";
 const isPriced = (each) => each.plan.predicted_cost !== null;
 
 // The whole run beside what its first plan promised; a run that is on has not spent all yet.
 export function account(attempts, isOver) {
   const [first] = attempts;
+  const predicted_s = timed(first.plan, "predicted_run_s");
   const trained = attempts.filter((each) => each.first_step_s);
   const rows = [
-    ["training", first.plan.predicted_run_s, sum(trained, (each) => (each.ended_s || Date.now() / 1000) - each.first_step_s), duration],
-    ["GPU-hours", (first.plan.num_gpus * first.plan.predicted_run_s) / 3600, sum(attempts, (each) => (each.plan.num_gpus * held(each)) / 3600), (value) => value.toPrecision(3)],
-    ["cost", first.plan.predicted_cost, attempts.every(isPriced) ? sum(attempts, (each) => price(each.plan) * held(each)) : null, (value) => value?.toPrecision(3) ?? "–"],
+    ["training", predicted_s, sum(trained, (each) => (each.ended_s || Date.now() / 1000) - each.first_step_s), duration],
+    ["GPU-hours", predicted_s && (first.plan.num_gpus * predicted_s) / 3600, sum(attempts, (each) => (each.plan.num_gpus * held(each)) / 3600), figure],
+    ["cost", timed(first.plan, "predicted_cost"), attempts.every(isPriced) ? sum(attempts, (each) => price(each.plan) * held(each)) : null, figure],
   ];
   return table([
     ["", ([name]) => name], ["predicted", ([, predicted, , words]) => words(predicted), "number"],

@@ -1,6 +1,6 @@
 // What a run's job would get with other values: the answer of the page New job, beside the run's own plan.
 import { Refusal, Shown, actionButton, bytes, duration, el, get, leaveTo, notice, percent, post, reason, table } from "./page.js";
-import { costOf, memoryCell, planId, plansOf, settings, termNames } from "./plans.js";
+import { costOf, memoryCell, planId, plansOf, settings, termNames, timed } from "./plans.js";
 import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
 import { handOver } from "./starting.js";
 
@@ -53,9 +53,9 @@ function comparison(own, plan, draft) {
     ["plan", ([, each]) => [el("code", {}, planId(each)), el("div", { class: "faint" }, settings(each))]],
     ["memory of one GPU", ([, each]) => memoryCell(each, names), "memory"],
     ["required", (row) => beside(row[1].memory.required_bytes, mine(row)?.memory.required_bytes, bytes), "number"],
-    ["step", (row) => beside(row[1].step_time_s, mine(row)?.step_time_s, duration), "number"],
-    ["time", (row) => beside(row[1].predicted_run_s, mine(row)?.predicted_run_s, duration), "number"],
-    ["cost", (row) => beside(row[1].predicted_cost, mine(row)?.predicted_cost, costOf), "number"],
+    ["step", (row) => beside(timed(row[1], "step_time_s"), timed(mine(row), "step_time_s"), duration), "number"],
+    ["time", (row) => beside(timed(row[1], "predicted_run_s"), timed(mine(row), "predicted_run_s"), duration), "number"],
+    ["cost", (row) => beside(timed(row[1], "predicted_cost"), timed(mine(row), "predicted_cost"), costOf), "number"],
     ["would start", ([, , start]) => start, "why"],
   ], rows);
 }
