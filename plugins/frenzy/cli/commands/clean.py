@@ -20,7 +20,10 @@ _DAY_S: Final = 86400.0
 
 
 def clean(
-    runs: Annotated[list[str] | None, typer.Argument(help="Only these: keys, jobs' names or DAG runs' ids.")] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these: keys, DAG runs' ids or jobs' names; a job's name is its newest run."),
+    ] = None,
     older_than: Annotated[
         int | None, typer.Option("--older-than", min=0, help="Days since a run ended; 0 also for runs of today.")
     ] = None,
