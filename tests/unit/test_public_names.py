@@ -59,6 +59,11 @@ def test_a_verb_imports_no_other_verbs_module() -> None:
     assert "numpy" not in modules_after("from frenzy.cli.main import make_cli; make_cli(['queue'])")
 
 
+def test_a_verb_that_asks_the_server_imports_no_scheduler() -> None:
+    asking = modules_after("import frenzy.settings; from frenzy.cli.main import make_cli; make_cli(['status'])")
+    assert "frenzy.core.scheduling" not in asking
+
+
 @pytest.mark.parametrize("name", sorted(set(frenzy.__all__) - {"__version__"}))
 def test_each_public_name_is_what_type_checkers_take_it_for(name: str) -> None:
     found = getattr(frenzy, name)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from frenzy.app.services import Services, candidates_of
-from frenzy.core.lifecycle.disruptions import with_nodes_to_spare
 from frenzy.core.lifecycle.moves import (
     ElasticRules,
     elasticity,
@@ -23,6 +22,7 @@ from frenzy.core.lifecycle.moves import (
     restart_s,
     work_left,
 )
+from frenzy.core.lifecycle.nodes_to_spare import with_nodes_to_spare
 from frenzy.core.lifecycle.reschedule import exceeded_plan, plans_with_headroom
 from frenzy.core.runs.ledger import (
     Attempt,

@@ -7,16 +7,12 @@ between its losses may have any number of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
-from frenzy.core.runs.ledger import Attempt, NextAttempt
-from frenzy.core.scheduling.engine.job_plans import Capacity
-from frenzy.core.scheduling.engine.policy_settings import Policy
-from frenzy.core.values.cluster import Cluster, NodeAllocation
+from frenzy.core.runs.ledger import Attempt
+from frenzy.core.values.cluster import NodeAllocation
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.failure_classes import NextStep, codes_of
-from frenzy.core.values.resource_plan import ResourcePlan
 
 LOSS_REASONS: Final = codes_of(NextStep.OTHER_NODE) | frozenset(
     {
@@ -89,17 +85,6 @@ def not_before_s(attempts: Sequence[Attempt]) -> float:
     if num_pauses == 0:
         return 0.0
     return float(last.ended_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, num_pauses - 1)))
-
-
-def with_nodes_to_spare(
-    following: NextAttempt, plans: Iterable[ResourcePlan], cluster: Cluster, policy: Policy
-) -> NextAttempt:
-    """``following``, but with no node excluded if the other ready ones, empty, have room for none of ``plans``."""
-    if not following.excluded_nodes:
-        return following
-    if any(Capacity.of(cluster).fits_empty(policy.need(plan, following.excluded_nodes)) for plan in plans):
-        return following
-    return replace(following, excluded_nodes=())
 
 
 def _losses_in_a_row(attempts: Sequence[Attempt]) -> tuple[Attempt, ...]:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, MoveTarget, RunRecord
-from frenzy.core.scheduling.engine.wording import are
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Elasticity
-from frenzy.core.values.units import format_duration
+from frenzy.core.values.units import are, format_duration
 
 MOVE_REASONS: Final = frozenset(
     {

@@ -33,6 +33,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def are(count: int) -> str:
+    """The verb after so many."""
+    return "is" if count == 1 else "are"
+
+
 def parse_bytes(text: str | int) -> int:
     """Whole bytes of ``"640 MiB"``, ``"24GB"`` or a plain number of bytes.
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract import values
 
-from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_node_of_rank, with_nodes_to_spare
+from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_node_of_rank
+from frenzy.core.lifecycle.nodes_to_spare import with_nodes_to_spare
 from frenzy.core.lifecycle.reschedule import classify, final_state, follow_up, ladder
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt
 from frenzy.core.scheduling import HasPolicy

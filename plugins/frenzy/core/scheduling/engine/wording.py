@@ -64,7 +64,3 @@ def in_all(cluster: Cluster, gpu_type: str) -> str:
     total = cluster.num_gpus_by_type.get(gpu_type, 0)
     taken = total - cluster.num_usable_by_type.get(gpu_type, 0)
     return f"{total} {gpu_type}{f' ({taken} held by work outside Frenzy)' if taken else ''}"
-
-
-def are(count: int) -> str:
-    return "is" if count == 1 else "are"

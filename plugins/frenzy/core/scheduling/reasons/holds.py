@@ -17,14 +17,14 @@ from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolic
 from frenzy.core.scheduling.engine.room import Need, place, place_in
 from frenzy.core.scheduling.engine.service_order import lost_sentence
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
-from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, any_of, are, asked, host_needs, in_all, listed
+from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, any_of, asked, host_needs, in_all, listed
 from frenzy.core.scheduling.reasons.impossible import impossible
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import Objective
 from frenzy.core.values.queue_rules import Limit
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, QueuedJob, SchedulingFacts
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.units import are, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
