@@ -66,7 +66,7 @@ class Watch:
         self._asked_s = float("-inf")
         self._state = MonitorState(num_ranks=spec.plan.num_gpus)
         self._cursor = TelemetryCursor.start(len(spec.placement.allocations)) if attempt is None else untold(attempt)
-        self._is_late, self._has_new_steps = bool(self._cursor.steps), False
+        self._is_late, self._has_news = bool(self._cursor.steps), False
         self._checkpoint_step: int | None = None
         self._num_looks = 0
         self._reported_s = self._logged_s = float("-inf")
@@ -107,9 +107,8 @@ class Watch:
 
     def _read(self) -> None:
         page = self._workers.runs.telemetry(self._spec.run_key, self._spec.attempt, self._cursor)
-        num_steps = self._state.num_steps
         self._state = absorb(self._state, self._believed(page.records), self._policy)
-        self._cursor, self._has_new_steps = page.cursor, self._state.num_steps > num_steps
+        self._cursor, self._has_news = page.cursor, page.cursor != self._cursor
         if self._may_have_checkpoint():
             self._checkpoint_step = self._workers.runs.newest_checkpoint(self._spec.run_key)
         if self._is_quiet():
@@ -178,7 +177,7 @@ class Watch:
         if self._stop_by_s is not None or self._killed:
             return None
         found = judgement.pressure
-        if judgement.hung is not None and not self._has_new_steps:  # else there may be newer ones yet to read
+        if judgement.hung is not None and not self._has_news:  # else there may be newer records yet to read
             found = PressureReport(
                 reason=judgement.hung,
                 progress=judgement.progress,

@@ -166,12 +166,12 @@ def test_of_a_long_attempt_a_monitor_that_is_started_anew_reads_the_last_steps_a
 
 
 class InPages(InMemoryRunStore):
-    """Run directories of whose telemetry a look reads four steps."""
+    """Run directories of whose telemetry a look reads four steps, of the rank that is read least far."""
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
         page = super().telemetry(run_key, attempt, cursor)
-        first = min((each.step for each in page.records), default=0)
-        records = tuple(each for each in page.records if each.step < first + 4)
+        first = min(((each.step, each.rank) for each in page.records), default=(0, 0))
+        records = tuple(each for each in page.records if each.step < first[0] + 4 and each.rank == first[1])
         known = {**dict(cursor.steps), **{each.rank: each.step for each in records}}
         return TelemetryPage(records=records, cursor=replace(cursor, steps=tuple(sorted(known.items()))))
 
@@ -179,8 +179,12 @@ class InPages(InMemoryRunStore):
 def test_a_monitor_that_is_started_anew_ends_no_workers_of_whose_steps_it_has_yet_to_read_the_newest(
     world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look reads 20,000 records. After a triggerer's restart those of any long attempt are hours old."""
+    """A look reads 20,000 records. Those of any long attempt are hours old, and of a wide one not of all its ranks."""
     spec = started(world)
+    assert spec.plan.num_gpus == 2
+    with world.services.ledger.transaction() as tx:
+        tx.put_attempt(replace(tx.attempts(spec.run_key)[0], started_s=time.time() - 7200.0))
+    world.launcher.begin(spec, time.time() - 7100.0)
     monkeypatch.setattr(world.runs, "__class__", InPages)
     report(world, spec, tuple(replace(each, time_s=each.time_s - 3600.0) for each in steps(spec, 1, 8)))
     report(world, spec, steps(spec, 9, 10))
@@ -189,7 +193,7 @@ def test_a_monitor_that_is_started_anew_ends_no_workers_of_whose_steps_it_has_ye
         client = await async_api_client(CONN)
         log = logging.getLogger(__name__)
         watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
-        for _ in range(4):
+        for _ in range(7):
             await watch.look()
         return int(watch.summary()["steps_seen"])
 
