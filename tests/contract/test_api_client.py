@@ -165,9 +165,12 @@ def test_patience_ends_with_the_servers_reason(send: Send, server: Server) -> No
 @pytest.mark.parametrize("body", ["", "default backend - 404", '{"detail": "Not Found"}', '{"detail": {}}', "[1]"])
 def test_a_404_that_is_not_frenzys_own_says_nothing_of_a_run(send: Send, server: Server, body: str) -> None:
     """A monitor that believed it would leave its training alone, a launch task would end it."""
-    server.answers = [httpx.Response(404, text=body)]
-    with pytest.raises(TemporaryError, match="404"):
-        send(LAUNCHING)
+    server.answers = [httpx.Response(404, text=body)] * 9
+    with pytest.raises(TemporaryError, match="404") as caught:
+        send(LAUNCHING, patience_s=0.3)
+    assert "plugin" in (caught.value.reason.remedy or "")
+    server.answers = [httpx.Response(404, text=body), httpx.Response(404, text=body), ok()]
+    assert send(LAUNCHING) == Directive(kind=DirectiveKind.CONTINUE)
 
 
 def test_a_404_of_airflows_own_api_is_one(send: Send, server: Server) -> None:

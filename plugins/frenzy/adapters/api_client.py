@@ -125,11 +125,18 @@ class _Patience:
 
 def _is_later(call: Call[Any], reply: _Reply) -> bool:
     """Whether the same call may succeed later. A conflict is one of the ledger's only: Airflow means no."""
-    if isinstance(reply, httpx.TransportError):
+    if isinstance(reply, httpx.TransportError) or _is_not_there(call, reply):
         return True
     if reply.status_code == HTTPStatus.CONFLICT:
         return call.path.startswith(f"{URL_PREFIX}/")
     return reply.status_code in _LATER
+
+
+def _is_not_there(call: Call[Any], reply: httpx.Response) -> bool:
+    """A 404 that says nothing of a run: from a proxy without a server, or an Airflow that could not load the plugin."""
+    if reply.status_code != HTTPStatus.NOT_FOUND or not call.path.startswith(f"{URL_PREFIX}/"):
+        return False
+    return not _is_in_our_form(reply.text)
 
 
 def _decoded(call: Call[T], reply: _Reply) -> T:
@@ -149,15 +156,14 @@ def _refusal(call: Call[Any], status: int, text: str) -> FrenzyError:
     reason, violations = _reason_of(call, status, text)
     if violations:
         return SpecError(violations)
-    if status == HTTPStatus.NOT_FOUND and call.path.startswith(f"{URL_PREFIX}/") and not _is_in_our_form(text):
-        # It says nothing of a run: a proxy without a server answers so, and an Airflow that could not load the plugin.
-        return TemporaryError(replace(reason, remedy=_NO_APP), retry_after_s=_LONGEST_PAUSE_S)
     return NotFoundError(reason) if status == HTTPStatus.NOT_FOUND else PermanentError(reason)
 
 
 def _temporary(address: ApiAddress, call: Call[Any], reply: _Reply) -> TemporaryError:
     if isinstance(reply, httpx.Response):
         reason, _ = _reason_of(call, reply.status_code, reply.text)
+        if _is_not_there(call, reply):
+            reason = replace(reason, remedy=_NO_APP)
         return TemporaryError(reason, retry_after_s=_retry_after_s(reply) or _LONGEST_PAUSE_S)
     reason = Reason(
         code=ReasonCode.API_UNREACHABLE,
