@@ -250,48 +250,51 @@ class AttemptTrigger(RunTrigger):
                 self.attempt, self._spec = spec.attempt, spec
         return self._spec
 
-    async def wait_for_end(self, spec: LaunchSpec) -> Ended:
-        """What is known of the workers once they are proved gone."""
+    async def wait_for_end(self, spec: LaunchSpec, *, patience_s: float) -> Ended:
+        """What is known of the workers once they are proved gone.
+
+        patience_s: how long from then a result that cannot be read is tried again.
+        """
         gone_since_s: float | None = None
-        unread_since_s: float | None = None
         waiting: Reason | None = None
         while True:
-            patient = unread_since_s is None or time.monotonic() - unread_since_s < _STORE_PATIENCE_S
             try:
-                account, result = await asyncio.to_thread(self._look, spec, patient=patient)
-                unread_since_s = None if patient else unread_since_s
+                account, result, is_read = await asyncio.to_thread(self._look, spec)
             except Exception as error:
                 self.log.warning("The workers could not be looked at: %s", error)
-                unread_since_s = time.monotonic() if unread_since_s is None else unread_since_s
-                account, result = WorkersAccount(state=WorkersState.UNKNOWN), None
+                account, result, is_read = WorkersAccount(state=WorkersState.UNKNOWN), None, False
             if account.waiting is not None and account.waiting != waiting:
                 waiting = account.waiting
                 self.log.info("The workers wait. %s", said(waiting))
             if account.state in (WorkersState.GONE, WorkersState.NOT_STARTED):
                 gone_since_s = time.monotonic() if gone_since_s is None else gone_since_s
-                if result is not None or time.monotonic() - gone_since_s > _RESULT_PATIENCE_S:
+                allowed_s = _RESULT_PATIENCE_S if is_read else patience_s
+                if result is not None or time.monotonic() - gone_since_s > allowed_s:
                     return Ended(account=account, result=result)
             await asyncio.sleep(workers().settings.poll_s)
 
-    def _look(self, spec: LaunchSpec, *, patient: bool) -> tuple[WorkersAccount, AttemptResult | None]:
-        """What is known of the workers, without texts that only they are to read: where they stand in what they were
-        told, which the ledger gives to nobody else. Nothing else is taken from there.
+    def _look(self, spec: LaunchSpec) -> tuple[WorkersAccount, AttemptResult | None, bool]:
+        """What is known of the workers, and whether their result could be read, if there is one.
 
-        patient: a result that cannot be read is an error, not none.
+        Without texts that only they are to read: where they stand in what they were told, which the ledger gives to
+        nobody else. Nothing else is taken from there.
         """
         reach = workers()
         account = reach.launcher.account(spec)
-        place = self.run_key, self.attempt
-        result = reach.runs.result(*place) if patient else reach.result(*place, self.log)
+        try:
+            result, is_read = reach.runs.result(self.run_key, self.attempt), True
+        except Exception as error:
+            self.log.warning("The result of %s attempt %d could not be read: %r", self.run_key, self.attempt, error)
+            result, is_read = None, False
         if not spec.masked:
-            return account, result
+            return account, result, is_read
         try:
             told = workers().runs.spec(self.run_key, self.attempt)
         except Exception:  # of a folder that the workers wrote
             told = None
         if told is None:
-            return account, result
-        return without_masked((account, result), replace(told, masked=spec.masked))
+            return account, result, is_read
+        return without_masked((account, result, is_read), replace(told, masked=spec.masked))
 
     async def report_end(self, ended: Ended) -> None:
         """Tell the ledger, however long it takes: its GPUs are free only then. Then remove what is left."""
@@ -359,7 +362,8 @@ class AttemptTrigger(RunTrigger):
             return
         stop = asyncio.to_thread(reach.stop, spec, grace_s=_CANCEL_GRACE_S, reason=self.ended_by_hand, log=self.log)
         await asyncio.gather(super().cancel(), stop, return_exceptions=True)
-        ended = await asyncio.wait_for(self.wait_for_end(spec), _CANCEL_PATIENCE_S)
+        end = self.wait_for_end(spec, patience_s=_RESULT_PATIENCE_S)
+        ended = await asyncio.wait_for(end, _CANCEL_PATIENCE_S)
         await self.report_end(ended)
 
 
@@ -376,7 +380,7 @@ class LaunchTrigger(AttemptTrigger):
             self.log.error("%s", error)
             yield TaskFailedEvent()
             return
-        ended = await self.wait_for_end(spec)
+        ended = await self.wait_for_end(spec, patience_s=_STORE_PATIENCE_S)
         await self.report_end(ended)
         yield _launch_event(self.attempt, ended.result)
 

@@ -11,7 +11,7 @@ import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.airflow.conftest import World
-from tests.unit.airflow.triggering import CONN, Run, first_event, of, report, result, started, steps
+from tests.unit.airflow.triggering import CONN, Run, belongs_to, first_event, of, report, result, started, steps
 
 from frenzy.airflow.connection import api_client
 from frenzy.airflow.tasks.reconcile import _look
@@ -146,6 +146,39 @@ def test_a_store_that_throttles_does_not_make_a_finished_training_a_lost_one(
     world.runs.refusals = [OSError("503 SlowDown")] * 3  # type: ignore[attr-defined]
     assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskSuccessEvent)
     assert world.view(spec.run_key).run.state is JobState.SUCCEEDED
+
+
+def test_a_store_that_throttled_while_workers_trained_is_waited_for_at_their_end_all_the_same(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "_RESULT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(triggers, "_STORE_PATIENCE_S", 0.5)
+    spec = started(world)
+    monkeypatch.setattr(world.runs, "__class__", Throttled)
+    world.runs.refusals = [OSError("503 SlowDown")] * 10**6  # type: ignore[attr-defined]
+
+    async def scenario() -> TriggerEvent:
+        event = asyncio.create_task(first_event(of(LaunchTrigger, spec)))
+        await asyncio.sleep(0.8)
+        world.runs.refusals = [OSError("503 SlowDown")]  # type: ignore[attr-defined]
+        world.runs.write_result(spec.run_key, 1, result(0))
+        world.launcher.finish(spec)
+        return await event
+
+    assert isinstance(run_async(scenario()), TaskSuccessEvent)
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_a_person_who_ends_a_task_frees_its_gpus_though_its_run_directory_cannot_be_read(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "_RESULT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(triggers, "_CANCEL_PATIENCE_S", 5.0)
+    spec = started(world)
+    launch = of(LaunchTrigger, spec)
+    belongs_to(launch, world, "train.launch", "failed")
+    run_async(launch.on_kill())
+    assert not world.view(spec.run_key).attempts[0].is_live
 
 
 @pytest.mark.usefixtures("unreadable")
