@@ -347,7 +347,10 @@ class AttemptTrigger(RunTrigger):
         if not records and not since.steps:
             return None
         found = progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
-        return replace(found, step_time_s=None) if since.steps else found  # of many steps it says more than of the last
+        if not since.steps:
+            return found
+        # What the ledger knows is of many steps, and says more than the last ones.
+        return replace(found, step_time_s=None, growth_step=None, explained_peak_bytes=None)
 
     async def has_come(self) -> bool:
         view = await self.send(api.run_view(self.run_key), patience_s=UNTIL_ANSWERED_S)

@@ -67,6 +67,11 @@ class Watch:
         self._state = MonitorState(num_ranks=spec.plan.num_gpus)
         self._cursor = TelemetryCursor.start(len(spec.placement.allocations)) if attempt is None else untold(attempt)
         self._is_late, self._has_news = bool(self._cursor.steps), False
+        if (
+            self._is_late and attempt is not None and attempt.peaks is not None
+        ):  # steps that it holds less in are no rise
+            level_bytes = attempt.peaks.allocated_bytes
+            self._state = replace(self._state, peaks=attempt.peaks, level_bytes=level_bytes)
         self._checkpoint_step: int | None = None
         self._num_looks = 0
         self._reported_s = self._logged_s = float("-inf")

@@ -98,16 +98,18 @@ def test_of_a_long_attempt_only_what_the_ledger_was_not_told_is_read_at_its_end(
     monkeypatch.setattr(watch, "_MANY_RECORDS", 4)
     monkeypatch.setattr(watch, "_AGAIN_STEPS", 1)
     spec, runs = started(world), world.runs
-    told = ProgressReport(last_step=5, last_loss=4.0, step_time_s=1.0, peaks=PeakMemory(allocated_bytes=10**15))
+    peaks = PeakMemory(allocated_bytes=10**15)
+    told = ProgressReport(last_step=5, last_loss=4.0, step_time_s=1.0, peaks=peaks, explained_peak_bytes=10**15)
     report_progress(world.services, spec.run_key, 1, told)
-    report(world, spec, steps(spec, 1, 7))
+    report(world, spec, steps(spec, 1, 9, grows_bytes=spec.gpu.memory_bytes // 30))
     monkeypatch.setattr(runs, "__class__", Noting)
     runs.steps_read = []  # type: ignore[attr-defined]
     world.launcher.finish(spec)
     run_async(first_event(of(LaunchTrigger, spec)))
     attempt = world.view(spec.run_key).attempts[0]
-    assert sorted({*runs.steps_read}) == [5, 6, 7]  # type: ignore[attr-defined]
-    assert (attempt.last_step, attempt.step_time_s, attempt.measured_peak_bytes) == (7, 1.0, 10**15)
+    assert sorted({*runs.steps_read}) == [5, 6, 7, 8, 9]  # type: ignore[attr-defined]
+    assert (attempt.last_step, attempt.step_time_s, attempt.measured_peak_bytes) == (9, 1.0, 10**15)
+    assert (attempt.explained_peak_bytes, attempt.growth_step) == (10**15, None), "less than at the start is no growth"
 
 
 class Unreadable(InMemoryRunStore):

@@ -26,6 +26,7 @@ from frenzy.core.runs.protocol import EndReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
 from frenzy.core.values.launch import ControlAction
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import Heartbeat
 from frenzy.ports import TelemetryCursor, TelemetryPage, WorkersState
 
@@ -163,6 +164,26 @@ def test_of_a_long_attempt_a_monitor_that_is_started_anew_reads_the_last_steps_a
 
     assert run_async(scenario()) == 16
     assert (world.launcher.state(spec) is WorkersState.GONE) is hangs
+
+
+def test_of_a_long_attempt_a_monitor_that_is_started_anew_finds_no_growth_below_the_known_peak(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_MANY_RECORDS", 4)
+    spec = started(world)
+    known_bytes = spec.gpu.memory_bytes * 9 // 10
+    told = ProgressReport(last_step=60, peaks=PeakMemory(allocated_bytes=known_bytes), explained_peak_bytes=known_bytes)
+    report_progress(world.services, spec.run_key, 1, told)
+    report(world, spec, steps(spec, 45, 62, grows_bytes=spec.gpu.memory_bytes // 60))
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+
+    run_async(scenario())
+    attempt = world.view(spec.run_key).attempts[0]
+    assert (attempt.last_step, attempt.growth_step, attempt.explained_peak_bytes) == (62, None, known_bytes)
 
 
 class InPages(InMemoryRunStore):
