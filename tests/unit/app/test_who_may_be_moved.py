@@ -93,6 +93,13 @@ def test_a_job_that_has_done_its_last_step_is_not_moved(long: Airflow) -> None:
     assert pinned(long)
 
 
+def test_a_job_that_goes_on_beyond_its_estimated_steps_can_be_moved(long: Airflow) -> None:
+    with long.services.ledger.transaction() as tx:
+        tx.put_run(replace(run_view(long.services, long.key).run, total_steps=50))
+    long.step(1, 51)
+    assert not pinned(long)
+
+
 def test_of_two_jobs_of_one_name_that_change_places_each_is_told_which_run_the_other_is(
     airflow: Airflow, scheduler: ScriptedScheduler
 ) -> None:

@@ -106,7 +106,7 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
         and lease.state is LeaseState.LIVE
         and attempt.stop_reason is None
         and attempt.last_step > 0
-        and work_left(run, attempt).left > 0
+        and attempt.last_step != run.total_steps  # beyond it the total was an estimate
         and not attempt.plan.memory.is_rehearsal
         and has_room(attempt.plan, measured_extra_bytes(attempt))
         and not _is_on_lost_node(attempt.placement, cluster)
