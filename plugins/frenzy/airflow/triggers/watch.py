@@ -56,9 +56,10 @@ class Watch:
         self._policy = MonitorPolicy(hang_s=workers.settings.hang_s, startup_s=workers.settings.startup_s)
         self._signs = Signs()
         self._listened_s = float("-inf")
-        # What was known at the last look; the newest sign's own time, and when this watch saw that it was new.
+        # What was known at the last look; the newest sign's own time, and when this watch saw that it was new. The
+        # first sign is its own beginning.
         self._known: tuple[int, Heartbeat | None] | None = None
-        self._sign_s, self._news_s = float("inf"), 0.0
+        self._sign_s, self._news_s = time.time(), time.monotonic()
         self._run, self._attempt = view.run, attempt
         self._total_steps = view.run.total_steps
         self._started_s = time.time() if attempt is None else attempt.started_s or time.time()

@@ -244,6 +244,25 @@ def test_a_clock_that_jumps_ahead_ends_no_workers_that_go_on(
     assert world.launcher.state(spec) is WorkersState.ALIVE
 
 
+def test_a_clock_that_jumps_ahead_before_the_first_step_ends_no_workers(
+    world: World, run_async: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, real = started(world), time.time
+    world.launcher.begin(spec, real())
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        await watch.look()
+        monkeypatch.setattr(time, "time", lambda: real() + 3600.0)
+        for _ in range(2):
+            await watch.look()
+
+    run_async(scenario())
+    assert world.launcher.state(spec) is WorkersState.ALIVE
+
+
 @pytest.mark.parametrize(("began_s_ago", "hangs"), [(None, False), (60.0, False), (3600.0, True)])
 def test_workers_that_only_wait_do_not_hang_however_long_ago_they_were_launched(
     world: World, run_async: Run, began_s_ago: float | None, hangs: bool
