@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,12 +14,15 @@ from frenzy.core.runs.protocol import ReconcileFinding, ReconcileReport, Reconci
 from frenzy.ports import WorkersAccount, WorkersState
 
 _STOP_GRACE_S = 2.0
+# For a store that throttles, of all attempts together.
+_STORE_PATIENCE_S = 30.0
 
 
 def reconcile_once(client: ApiClient, log: Any) -> ReconcileSummary:
     """Look at the workers behind every lease, stop those that are to be, and report what was found."""
     targets = client.send(api.reconcile_targets())
-    findings = tuple(_look(workers(), target, log) for target in targets)
+    until_s = time.monotonic() + _STORE_PATIENCE_S
+    findings = tuple(_look(workers(), target, log, until_s) for target in targets)
     summary = client.send(api.reconcile(ReconcileReport(findings=findings)))
     for line in summary.lines:
         log.info("%s", line)
@@ -27,8 +31,11 @@ def reconcile_once(client: ApiClient, log: Any) -> ReconcileSummary:
     return summary
 
 
-def _look(reach: Workers, target: ReconcileTarget, log: Any) -> ReconcileFinding:
-    """What can be proved of one attempt's workers; a launcher that fails proves nothing."""
+def _look(reach: Workers, target: ReconcileTarget, log: Any, until_s: float) -> ReconcileFinding:
+    """What can be proved of one attempt's workers; a launcher that fails proves nothing.
+
+    until_s: how long the result of workers that are gone is tried to be read, as time.monotonic() tells it.
+    """
     try:
         account = reach.launcher.account(target.spec)
         if target.stop and account.state is not WorkersState.GONE:  # none may be started any more, either
@@ -37,11 +44,12 @@ def _look(reach: Workers, target: ReconcileTarget, log: Any) -> ReconcileFinding
     except Exception as error:
         log.warning("The workers of %s attempt %d could not be looked at: %s", target.run_key, target.attempt, error)
         account = WorkersAccount(state=WorkersState.UNKNOWN)
+    until_s = until_s if account.state is WorkersState.GONE else 0.0
     return ReconcileFinding(
         run_key=target.run_key,
         attempt=target.attempt,
         workers=str(account.state),
-        result=reach.result(target.run_key, target.attempt, log),
+        result=reach.result(target.run_key, target.attempt, log, until_s=until_s),
         reason=account.reason,
         lost_nodes=account.lost_nodes,
     )

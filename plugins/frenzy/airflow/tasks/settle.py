@@ -16,6 +16,7 @@ from frenzy.ports import WorkersAccount, WorkersState
 
 _OVER: Final = (WorkersState.GONE, WorkersState.NOT_STARTED)
 _PATIENCE_S: Final = 120.0
+_STORE_PATIENCE_S: Final = 60.0
 _CANCEL_GRACE_S: Final = 2.0
 
 
@@ -45,7 +46,7 @@ def _put_to_rest(client: ApiClient, reach: Workers, view: RunView, live: Attempt
         grace_s = _CANCEL_GRACE_S if view.run.cancel_requested else reach.settings.stop_grace_s
         reach.stop(spec, grace_s=grace_s, reason=view.run.reason if view.run.cancel_requested else None, log=log)
         account = _wait_until_gone(reach, spec, time.monotonic() + grace_s + _PATIENCE_S)
-    result = reach.result(live.run_key, live.attempt, log)
+    result = reach.result(live.run_key, live.attempt, log, until_s=time.monotonic() + _STORE_PATIENCE_S)
     detail = "The launch task ended before its workers did."
     reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail) if result is None else None
     report = EndReport(result=result, reason=account.reason or reason, lost_nodes=account.lost_nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +25,19 @@ class Workers:
     launcher: Launcher
     preparer: Preparer
 
-    def result(self, run_key: str, attempt: int, log: Any) -> AttemptResult | None:
-        """The workers' own account; None also where reading it fails: what the launcher knows stands without it."""
-        try:
-            return self.runs.result(run_key, attempt)
-        except Exception as error:
-            log.warning("The result of %s attempt %d could not be read: %r", run_key, attempt, error)
-            return None
+    def result(self, run_key: str, attempt: int, log: Any, *, until_s: float = 0.0) -> AttemptResult | None:
+        """The workers' own account; None also where reading it fails: what the launcher knows stands without it.
+
+        until_s: as time.monotonic() tells it; so long it is tried again.
+        """
+        while True:
+            try:
+                return self.runs.result(run_key, attempt)
+            except Exception as error:
+                log.warning("The result of %s attempt %d could not be read: %r", run_key, attempt, error)
+            if time.monotonic() >= until_s:
+                return None
+            time.sleep(self.settings.poll_s)
 
     def stop(self, spec: LaunchSpec, *, grace_s: float, reason: Reason | None, log: Any) -> None:
         """End the workers within ``grace_s``. Their trackers read why, which launchers may have written otherwise."""

@@ -14,7 +14,8 @@ from tests.unit.airflow.conftest import World
 from tests.unit.airflow.triggering import CONN, Run, belongs_to, first_event, of, report, result, started, steps
 
 from frenzy.airflow.connection import api_client
-from frenzy.airflow.tasks.reconcile import _look
+from frenzy.airflow.tasks import settle
+from frenzy.airflow.tasks.reconcile import _look, reconcile_once
 from frenzy.airflow.tasks.settle import end_unwatched
 from frenzy.airflow.tasks.workers import using, workers
 from frenzy.airflow.triggers import triggers, watch
@@ -194,8 +195,30 @@ def test_a_run_directory_that_cannot_be_read_keeps_no_gpus(
     assert not world.view(spec.run_key).attempts[0].is_live
 
 
+@pytest.mark.parametrize("found_by", ["settling", "reconciliation"])
+def test_whoever_else_finds_that_a_training_is_done_waits_for_a_store_that_throttles(
+    world: World, monkeypatch: pytest.MonkeyPatch, found_by: str
+) -> None:
+    spec, log = started(world), logging.getLogger(__name__)
+    world.runs.write_result(spec.run_key, 1, result(0))
+    world.launcher.finish(spec)
+    with world.services.ledger.transaction() as tx:
+        (lease,) = tx.held_leases()
+        tx.put_lease(replace(lease, state=LeaseState.SUSPECT))
+    monkeypatch.setattr(world.runs, "__class__", Throttled)
+    world.runs.refusals = [OSError("503 SlowDown")] * 3  # type: ignore[attr-defined]
+    if found_by == "settling":
+        end_unwatched(api_client(CONN), spec.run_key, log)
+    else:
+        reconcile_once(api_client(CONN), log)
+    assert world.view(spec.run_key).run.state is JobState.SUCCEEDED
+
+
 @pytest.mark.usefixtures("unreadable")
-def test_an_unwatched_attempt_ends_though_its_run_directory_cannot_be_read(world: World) -> None:
+def test_an_unwatched_attempt_ends_though_its_run_directory_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "_STORE_PATIENCE_S", 0.0)
     spec = started(world)
     end_unwatched(api_client(CONN), spec.run_key, logging.getLogger(__name__))
     assert not world.view(spec.run_key).attempts[0].is_live
@@ -206,7 +229,7 @@ def test_reconciliation_reports_what_the_launcher_proves_though_the_run_director
     spec = started(world)
     world.launcher.finish(spec)
     target = ReconcileTarget(run_key=spec.run_key, attempt=spec.attempt, spec=spec, suspect=True, stop=False)
-    finding = _look(workers(), target, logging.getLogger(__name__))
+    finding = _look(workers(), target, logging.getLogger(__name__), until_s=0.0)
     assert (finding.workers, finding.result) == (WorkersState.GONE, None)
 
 
