@@ -75,18 +75,21 @@ def paper_plans(shape: ModelShape, *, global_batch: int, sequence_length: int) -
 def paper_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[Candidate, ...]:
     """The paper's plans on each GPU type of ``cluster``, smaller types first; all run as ZeRO stage 1.
 
-    Wider than the cluster only those that more GPUs alone would make fit.
+    Wider than the cluster only those that more GPUs alone would make fit; where nothing is left, the narrowest of each.
     """
     plans = paper_plans(request.shape, global_batch=request.global_batch_size, sequence_length=request.sequence_length)
     facts = sorted(gpu_facts(request, cluster, calibration), key=lambda each: (each.gpu.memory_bytes, each.gpu.name))
     found: list[Ranked | Refused] = []
+    too_large: dict[str, Ranked | Refused] = {}
     for plan in plans:
         if request.micro_batch_size not in (None, max(1, request.global_batch_size // plan.dp)):
             continue
         for each in facts:
             if plan.num_gpus <= each.num_gpus or _fits_card(request, each, plan):
                 found.append(_verdict(request, each, plan))
-    return explain_paper(found)
+            elif each.gpu.name not in too_large:
+                too_large[each.gpu.name] = _verdict(request, each, plan)
+    return explain_paper(found or too_large.values())
 
 
 def _fits_card(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> bool:
@@ -102,7 +105,8 @@ def _verdict(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> Ranked 
         detail = f"The global batch of {request.global_batch_size} is no multiple of {plan.dp} data-parallel ranks."
         return Refused(resource_plan, Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail))
     refusal = facts.refusal(resource_plan)
-    if refusal is None and not _fits_card(request, facts, plan):
+    too_few = refusal is not None and refusal.code is ReasonCode.NOT_ENOUGH_GPUS
+    if (refusal is None or too_few) and not _fits_card(request, facts, plan):  # more GPUs alone would not do
         lacking = plan.num_bytes + request.extra_bytes_per_gpu - facts.gpu.memory_bytes
         detail = (
             f"{resource_plan.plan_id} needs {format_bytes(plan.num_bytes)} by the paper's formula, "

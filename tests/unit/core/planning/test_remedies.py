@@ -205,3 +205,16 @@ def test_the_nearest_plan_and_its_remedy_name_the_same_number_of_the_same_gpus()
     reason = smallest_remedy(asked, there, CALIBRATION, "paper")
     assert "the nearest: 32xsmall-z1-mb4 needs 32 small; the cluster has 1." in reason.detail
     assert reason.remedy == "small in the cluster: 1 -> 32 would fit."
+
+
+@pytest.mark.parametrize(("size", "gpus"), [(1, 64), (2, 32), (8, 8)])
+def test_plans_of_the_paper_that_neither_the_cards_nor_their_number_suffice_for_lack_memory(
+    size: int, gpus: int
+) -> None:
+    there = Cluster((card("a", 2.0),), (node("n", "a", 4),))
+    shape, of = model_shape(llama_config(4096, 32, 32, 32000)), job(global_batch=64, sequence_length=512)
+    (found,) = plan_candidates(request(shape, of, micro_batch_size=size), there, CALIBRATION, "paper")
+    assert (found.reason.code, found.plan.num_gpus, found.plan.tp) == (ReasonCode.INSUFFICIENT_GPU_MEMORY, gpus, 1)
+    reason = smallest_remedy(request(shape, of, micro_batch_size=size), there, CALIBRATION, "paper")
+    assert (reason.code, reason.remedy) == (ReasonCode.INSUFFICIENT_GPU_MEMORY, None)
+    assert f"the nearest: {found.plan.plan_id} needs" in reason.detail
