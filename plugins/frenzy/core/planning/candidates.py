@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,12 +76,11 @@ class TypeFacts:
         """What a plan on this type says where it is not planned with the attention that was asked for."""
         if not self.workload.whole_scores:
             return ""
-        job, capability = self.request.job, self.gpu.compute_capability
-        half = replace(self.request, job=replace(job, training=replace(job.training, precision=Precision.FP16)))
-        has_half = not workload_of(half, self.gpu.kind, capability).whole_scores
+        has_half = not holds_scores(self.request, self.gpu, precision=Precision.FP16)
         return (
-            f"torch has no attention kernel for {job.training.precision} on {self.gpu.name} (compute capability "
-            f"{capability}), so whole scores are counted{'; for fp16 it has one' if has_half else ''}."
+            f"torch has no attention kernel for {self.request.job.training.precision} on {self.gpu.name} (compute "
+            f"capability {self.gpu.compute_capability}), so whole scores are counted"
+            f"{'; for fp16 it has one' if has_half else ''}."
         )
 
     @cached_property
@@ -318,6 +317,13 @@ def workload_of(request: PlanRequest, kind: DeviceKind, compute_capability: str 
         and not virtual
         and computes_whole_scores(compute_capability, training.precision, shape, shares_heads=_shares_heads(request)),
     )
+
+
+def holds_scores(request: PlanRequest, gpu: GpuType, **training: Any) -> bool:
+    """Whether torch's own attention would hold whole scores on ``gpu``, with other choices of ``training``."""
+    job = request.job
+    other = replace(request, job=replace(job, training=replace(job.training, **training)))
+    return workload_of(other, gpu.kind, gpu.compute_capability).whole_scores
 
 
 def _shares_heads(request: PlanRequest) -> bool:

@@ -13,12 +13,11 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any, Final
 
-from frenzy.core.memory.whole_scores import computes_whole_scores
+from frenzy.core.planning.candidates import holds_scores
 from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, LoraSpec, Precision, TrainingSpec
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import format_duration, round_up
@@ -67,9 +66,9 @@ def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: 
         found += _launchable_choices(training)
     if any(each.reason.code is ReasonCode.INSUFFICIENT_GPU_MEMORY for each in candidates):
         found += _savings(request)
-        if any(_fp16_saves_scores(each, request) for each in cluster.gpu_types):
-            fp16 = Precision.FP16
-            found.append(_choice("training.precision", "bf16", "fp16", effect=Effect.APPROXIMATION, precision=fp16))
+        half: dict[str, Any] = {"precision": Precision.FP16}
+        if any(holds_scores(request, each) and not holds_scores(request, each, **half) for each in cluster.gpu_types):
+            found.append(_choice("training.precision", training.precision, "fp16", effect=Effect.APPROXIMATION, **half))
     if limits.max_gpus is not None:
         found.append(JobChange(lambda now: _limited(now, max_gpus=None), _least_gpus))
     found += [_one_more_type(name) for name in _types_left_out(limits, cluster)]
@@ -104,17 +103,6 @@ def _waiting_for_checkpoints(now: Situation) -> Situation:
 
 def _told_to_wait(now: Situation, _start: Situation, _solve: Solve) -> Situation:
     return now.asking(now.request, Change("checkpoint.background", "true", "false"))
-
-
-def _fp16_saves_scores(gpu: GpuType, request: PlanRequest) -> bool:
-    """Whether attention on ``gpu`` has a kernel for fp16, and none for bf16, which is asked for."""
-    training, capability = request.job.training, gpu.compute_capability
-    asked = training.precision is Precision.BF16 and training.attention == "sdpa" and gpu.kind is DeviceKind.CUDA
-    whole = [
-        computes_whole_scores(capability, precision, request.shape, shares_heads=True)
-        for precision in (Precision.BF16, Precision.FP16)
-    ]
-    return asked and whole == [True, False]
 
 
 def _savings(request: PlanRequest) -> Iterator[JobChange]:

@@ -88,12 +88,27 @@ def test_a_plan_says_that_attention_is_not_planned_as_asked() -> None:
     assert not any("whole scores" in each.equation for each in newer.plan.memory.terms)
 
 
-def test_a_plan_that_scores_make_too_large_is_told_of_fp16() -> None:
-    config = gpt2_config() | {"n_head": 16, "n_embd": 2048, "n_layer": 24, "n_positions": 8192}
-    ways = {"gradient_checkpointing": Checkpointing.ON, "loss": "fused", "optimizer": "adamw-8bit"}
-    asked = request(model_shape(config), job(global_batch=2, sequence_length=8192, **ways))
-    (refused, *_) = plan_candidates(asked, cluster_of("t4"), default_calibration())
+def long_gpt2(layers: int = 24) -> dict[str, Any]:
+    return gpt2_config() | {"n_head": 16, "n_embd": 2048, "n_layer": layers, "n_positions": 8192}
+
+
+def remedy_of(config: dict[str, Any], *cards: str, documents: bool = False, **training: Any) -> str | None:
+    """Of long sequences that no plan has the memory for."""
+    ways = {"gradient_checkpointing": Checkpointing.ON, "loss": "fused", "optimizer": "adamw-8bit", **training}
+    of = job(global_batch=2, sequence_length=8192, **ways)
+    asked = request(model_shape(config), replace(of, data=replace(of.data, document_masks=documents)))
+    (refused, *_) = plan_candidates(asked, cluster_of(*cards), default_calibration())
     assert refused.reason.code is ReasonCode.INSUFFICIENT_GPU_MEMORY
-    assert "whole scores are counted" in refused.reason.detail
-    remedy = smallest_remedy(asked, cluster_of("t4"), default_calibration()).remedy
-    assert remedy == "training.precision: bf16 -> fp16 would fit."
+    assert ("whole scores are counted" in refused.reason.detail) == ("attention" not in training)
+    return smallest_remedy(asked, cluster_of(*cards), default_calibration()).remedy
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.AUTOCAST_BF16])
+def test_a_plan_that_scores_make_too_large_is_told_of_fp16(precision: Precision) -> None:
+    remedy = remedy_of(long_gpt2(), "t4", precision=precision)
+    assert remedy == f"training.precision: {precision} -> fp16 would fit."
+
+
+def test_masks_for_which_heads_are_repeated_leave_fp16_a_kernel() -> None:
+    config = llama_config(2048, 20, 16, num_key_value_heads=4, max_position_embeddings=8192)
+    assert remedy_of(config, "t4", documents=True) == "training.precision: bf16 -> fp16 would fit."
