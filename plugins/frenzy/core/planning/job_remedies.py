@@ -48,17 +48,21 @@ class Effect(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobChange:
-    """lift: makes it freely. tighten: from where it was lifted back to the least that suffices, and writes it down."""
+    """lift: makes it freely. tighten: from where it was lifted back to the least that suffices, and writes it down.
+
+    may_harm: on some cards it takes more memory, so that it is tried after the others.
+    """
 
     lift: _Lift
     tighten: _Tighten
     effect: Effect = Effect.LIMITS
+    may_harm: bool = False
 
 
 def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: Cluster) -> tuple[JobChange, ...]:
     """The changes that could matter to ``candidates``, those that change the result least first."""
     limits, training = request.job.constraints, request.job.training
-    found = list(_same_result(training))
+    found = list(_same_result(request, cluster))
     short_of_host = any(each.reason.code is ReasonCode.INSUFFICIENT_HOST_MEMORY for each in candidates)
     if request.job.checkpoint.background and short_of_host:
         found.append(JobChange(_waiting_for_checkpoints, _told_to_wait, Effect.SAME_RESULT))
@@ -85,12 +89,17 @@ def _limited(now: Situation, **limits: Any) -> Situation:
     return replace(now, request=replace(now.request, job=changed))
 
 
-def _same_result(training: TrainingSpec) -> Iterator[JobChange]:
+def _same_result(request: PlanRequest, cluster: Cluster) -> Iterator[JobChange]:
     """Ways to compute the same numbers in less memory."""
+    training = request.job.training
     if training.gradient_checkpointing is Checkpointing.OFF:
         yield _choice("training.gradient_checkpointing", "off", "auto", gradient_checkpointing=Checkpointing.AUTO)
+    # torch's own attention takes less memory than the eager one, but perhaps not where it holds whole scores
+    scores = any(holds_scores(request, each, attention="sdpa") for each in cluster.gpu_types)
     if training.attention == "eager":
-        yield _choice("training.attention", "eager", "sdpa", attention="sdpa")
+        yield replace(_choice("training.attention", "eager", "sdpa", attention="sdpa"), may_harm=scores)
+    if training.attention == "sdpa" and scores:
+        yield replace(_choice("training.attention", "sdpa", "eager", attention="eager"), may_harm=True)
     if training.loss == "torch":
         yield _choice("training.loss", "torch", "fused", loss="fused")
 

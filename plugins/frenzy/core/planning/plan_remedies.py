@@ -66,7 +66,8 @@ def first_remedy(
     changes = job_changes(request, candidates, cluster)
     for step in _steps(changes, within=within):
         upto = tuple(each for each in changes if each.effect <= step.effect)
-        for chosen in (upto,) if step.resource is None else (upto, ()):
+        safe = tuple(each for each in upto if not each.may_harm)
+        for chosen in dict.fromkeys((safe, upto) if step.resource is None else (safe, upto, ())):
             found = search.tightened(search.needed(chosen, step.resource), step.resource)
             if budget.is_spent:
                 return None

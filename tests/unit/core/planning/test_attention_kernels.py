@@ -103,12 +103,22 @@ def remedy_of(config: dict[str, Any], *cards: str, documents: bool = False, **tr
     return smallest_remedy(asked, cluster_of(*cards), default_calibration()).remedy
 
 
-@pytest.mark.parametrize("precision", [Precision.BF16, Precision.AUTOCAST_BF16])
-def test_a_plan_that_scores_make_too_large_is_told_of_fp16(precision: Precision) -> None:
-    remedy = remedy_of(long_gpt2(), "t4", precision=precision)
+def test_a_plan_that_scores_make_too_large_is_told_of_eager_attention_where_that_takes_less() -> None:
+    assert remedy_of(long_gpt2(), "t4") == "training.attention: sdpa -> eager would fit."
+
+
+@pytest.mark.parametrize(("precision", "layers"), [(Precision.BF16, 50), (Precision.AUTOCAST_BF16, 24)])
+def test_a_plan_that_eager_attention_leaves_too_large_is_told_of_fp16(precision: Precision, layers: int) -> None:
+    remedy = remedy_of(long_gpt2(layers), "t4", precision=precision)
     assert remedy == f"training.precision: {precision} -> fp16 would fit."
 
 
 def test_masks_for_which_heads_are_repeated_leave_fp16_a_kernel() -> None:
     config = llama_config(2048, 20, 16, num_key_value_heads=4, max_position_embeddings=8192)
     assert remedy_of(config, "t4", documents=True) == "training.precision: bf16 -> fp16 would fit."
+
+
+def test_eager_attention_is_kept_where_that_of_torch_takes_more_and_left_where_a_newer_card_avoids_scores() -> None:
+    off = {"gradient_checkpointing": Checkpointing.OFF, "attention": "eager"}
+    assert remedy_of(long_gpt2(), "t4", **off) == "training.gradient_checkpointing: off -> auto would fit."
+    assert remedy_of(long_gpt2(50), "t4", "a2", attention="eager") == "training.attention: eager -> sdpa would fit."
