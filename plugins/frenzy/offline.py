@@ -215,9 +215,9 @@ class _Steps:
 
 
 def _steps(job: TrainingJob) -> _Steps:
-    """With max_steps the first data are read, where they are files; else all that ``data_facts`` reads."""
+    """With max_steps the first data are read, where they are files, and the first held out; else as ``data_facts``."""
     from frenzy.core.runs.steps import total_steps
-    from frenzy.trainer.data.data_facts import check_own_tokenizer, data_facts
+    from frenzy.trainer.data.data_facts import check_held_out, check_own_tokenizer, data_facts
     from frenzy.trainer.data.documents import pieces
     from frenzy.trainer.outcome import DataNotHereError
 
@@ -228,8 +228,11 @@ def _steps(job: TrainingJob) -> _Steps:
             check_own_tokenizer(job)
             if given is None:
                 found = total_steps(job, data_facts(job))
-            elif "://" not in job.data.path:
-                next(pieces(job.data), None)
+            else:
+                if "://" not in job.data.path:
+                    next(pieces(job.data), None)
+                if "://" not in (job.validation.path or ""):
+                    check_held_out(job)
     except DataNotHereError as error:
         note = f"{error.reason.sentence}. A run here would be refused for it."
     except FrenzyError as error:

@@ -45,7 +45,7 @@ def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
     Raises BadInputError for a missing file, an unknown ending, a missing or non-text column, and for a folder of a
     model without the tokenizer that the job would take from it.
     """
-    _check_held_out(job)
+    check_held_out(job)
     check_own_tokenizer(job)
     vocab_size = known.vocab_size or job.model.tokenizer_size
     if known.num_tokens is not None:
@@ -61,8 +61,8 @@ def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
     )
 
 
-def _check_held_out(job: TrainingJob) -> None:
-    """Of held-out data with a place of their own, the first piece is read."""
+def check_held_out(job: TrainingJob) -> None:
+    """Read the first piece of held-out data with a place of their own. Raises BadInputError as ``data_facts``."""
     if job.held_out is None:
         return
     try:

@@ -340,12 +340,14 @@ def test_a_folder_without_a_tokenizer_is_told_before_its_job_is_submitted(
 
 @pytest.mark.parametrize("how", [(), ("--json",)])
 @pytest.mark.parametrize("training", ["max_steps: 3", "epochs: 1"])
+@pytest.mark.parametrize("which", ["data", "validation"])
 def test_data_that_a_run_would_refuse_are_refused_first_with_the_plans_below(
-    frenzy: Command, spec: Path, cluster_file: Path, training: str, how: tuple[str, ...]
+    frenzy: Command, spec: Path, cluster_file: Path, which: str, training: str, how: tuple[str, ...]
 ) -> None:
     document = yaml.safe_load(spec.read_text("utf-8"))
     (spec.parent / "notes.jsonl").write_text('{"id": 1, "note": "words"}\n', encoding="utf-8")
-    document["data"] |= {"path": str(spec.parent / "notes.jsonl")}
+    document["data"]["validation_fraction"] = 0
+    document[which] = document.get(which, {}) | {"path": str(spec.parent / "notes.jsonl")}
     document["training"] = {"global_batch_size": 4, **yaml.safe_load(training)}
     spec.write_text(yaml.safe_dump(document), encoding="utf-8")
     said = frenzy("plan", str(spec), "--cluster", str(cluster_file), *how)
