@@ -63,7 +63,7 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
         record = merge_progress(record, report.progress)
     if report.result is not None and report.result.total_steps > 0:
         counted = report.result.total_steps
-        if run.steps_are_estimated and counted != run.total_steps:
+        if run.steps_are_estimated and counted != run.total_steps and not report.result.stopped_early:
             text = f"The data make {counted} steps; {run.total_steps} were estimated before the tokens were counted."
             log_event(tx, run.run_key, now_s, "data", text, record.attempt)
         run = replace(run, total_steps=counted)

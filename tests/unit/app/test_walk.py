@@ -22,7 +22,7 @@ from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.job import ConstraintsSpec, TrainingSpec
+from frenzy.core.values.job import ConstraintsSpec, TrainingJob, TrainingSpec, ValidationSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.scheduling_facts import Start
 from frenzy.core.values.units import GIB, MIB
@@ -460,15 +460,28 @@ def test_showing_a_run_asks_for_no_other_runs_lease(airflow: Airflow) -> None:
     assert run_view(airflow.services, airflow.key).lease is None
 
 
+def by_epochs() -> TrainingJob:
+    job = make_job()
+    return replace(job, training=replace(job.training, max_steps=None, epochs=1.0))
+
+
 def test_steps_are_an_estimate_until_the_tokens_are_counted_and_the_history_says_what_they_were(
     airflow: Airflow,
 ) -> None:
-    job = make_job()
-    airflow.begun(replace(job, training=replace(job.training, max_steps=None, epochs=1.0)))
+    job = by_epochs()
+    airflow.begun(job)
     estimated = run_view(airflow.services, airflow.key).run
     assert estimated.steps_are_estimated
     view = airflow.end(1, 0, last_step=100)
     assert not view.run.steps_are_estimated or view.run.total_steps == 100
     said = f"The data make 100 steps; {estimated.total_steps} were estimated before the tokens were counted."
     assert said in [each.text for each in view.events]
-    assert not run_view(airflow.services, airflow.another().begun(job, "given").key).run.steps_are_estimated
+    assert not run_view(airflow.services, airflow.another().begun(make_job(), "given").key).run.steps_are_estimated
+
+
+def test_a_run_that_stopped_early_is_not_told_as_miscounted(airflow: Airflow) -> None:
+    airflow.begun(replace(by_epochs(), validation=ValidationSpec(patience=1)))
+    early = AttemptResult(exit_code=0, last_step=50, total_steps=50, stopped_early=True)
+    view = end_attempt(airflow.services, airflow.key, 1, EndReport(result=early))
+    assert view.run.state is JobState.SUCCEEDED
+    assert not [each.text for each in view.events if each.kind == "data"]
