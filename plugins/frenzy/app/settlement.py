@@ -30,6 +30,7 @@ from frenzy.core.runs.ledger import (
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import EndReport, RunView, Verdict, VerdictKind
 from frenzy.core.runs.script_key import script_key
+from frenzy.core.runs.steps import steps_are_estimated
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import LedgerTx
@@ -63,7 +64,7 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
         record = merge_progress(record, report.progress)
     if report.result is not None and report.result.total_steps > 0:
         counted = report.result.total_steps
-        if run.steps_are_estimated and counted != run.total_steps and not report.result.stopped_early:
+        if steps_are_estimated(run) and counted != run.total_steps and not report.result.stopped_early:
             text = f"The data make {counted} steps; {run.total_steps} were estimated before the tokens were counted."
             log_event(tx, run.run_key, now_s, "data", text, record.attempt)
         run = replace(run, total_steps=counted)

@@ -20,6 +20,7 @@ from frenzy.app.settlement import UnsettledError, end_attempt
 from frenzy.core.lifecycle.why import why
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
+from frenzy.core.runs.steps import steps_are_estimated
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob, TrainingSpec, ValidationSpec
@@ -471,12 +472,17 @@ def test_steps_are_an_estimate_until_the_tokens_are_counted_and_the_history_says
     job = by_epochs()
     airflow.begun(job)
     estimated = run_view(airflow.services, airflow.key).run
-    assert estimated.steps_are_estimated
-    view = airflow.end(1, 0, last_step=100)
-    assert not view.run.steps_are_estimated or view.run.total_steps == 100
+    assert steps_are_estimated(estimated)
+    airflow.end(1, 137)
+    airflow.decide()
+    airflow.place()
+    airflow.launch(2)
+    view = run_view(airflow.services, airflow.key)
+    assert view.run.total_steps == 100
+    assert not steps_are_estimated(view.run)
     said = f"The data make 100 steps; {estimated.total_steps} were estimated before the tokens were counted."
     assert said in [each.text for each in view.events]
-    assert not run_view(airflow.services, airflow.another().begun(make_job(), "given").key).run.steps_are_estimated
+    assert not steps_are_estimated(run_view(airflow.services, airflow.another().begun(make_job(), "given").key).run)
 
 
 def test_a_run_that_stopped_early_is_not_told_as_miscounted(airflow: Airflow) -> None:

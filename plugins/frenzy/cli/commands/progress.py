@@ -16,6 +16,7 @@ from frenzy.cli.render.tables import local_time, loss_text, off_by, preparation_
 from frenzy.core.lifecycle.why import slow_steps
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, Event
 from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.steps import steps_are_estimated
 from frenzy.core.values.units import format_duration
 
 _BAR_CELLS: Final = 40
@@ -101,7 +102,7 @@ def progress_line(view: RunView) -> Text:
         parts.append(f"  {view.queue_entry.hold.sentence}")
     parts.append(f"  {preparation_text(view.preparation) or ''}".rstrip())
     if last is not None:
-        step = step_text(last, view.run.total_steps, is_estimate=view.run.steps_are_estimated)
+        step = step_text(last, view.run.total_steps, is_estimate=steps_are_estimated(view.run))
         parts.append(f"  attempt {last.attempt} on {last.plan.plan_id}  step {step}")
         parts.append(f"  loss {loss_text(last)}  {_memory_words(last)}")
     return Text.assemble(*parts)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from frenzy.cli.render.console import as_typed
 from frenzy.core.runs.ledger import Attempt, JobState, Preparation
+from frenzy.core.runs.steps import steps_are_estimated
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.queue_rules import ANY_OTHER, QuotaRow
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, ResourcePlan
@@ -248,7 +249,7 @@ def _run_row(view: RunView) -> tuple[str | Text, ...]:
         state_text(run.state),
         str(run.num_attempts),
         str(run.num_reschedules),
-        step_text(last, run.total_steps, is_estimate=run.steps_are_estimated),
+        step_text(last, run.total_steps, is_estimate=steps_are_estimated(run)),
         loss_text(last),
         local_time(run.created_s),
         preparation_text(view.preparation) or reason_text(hold or run.reason),

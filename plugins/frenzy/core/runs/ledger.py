@@ -155,12 +155,6 @@ class RunRecord:
     stale_checkpoints: str = field(default="", metadata=OMITTED_IF_EMPTY)
 
     @property
-    def steps_are_estimated(self) -> bool:
-        """Whether ``total_steps`` is of tokens that nobody has counted: where no task prepares the data, workers do."""
-        counted = self.prepared is not None or self.state in FINAL_STATES
-        return self.total_steps is not None and self.job.training.max_steps is None and not counted
-
-    @property
     def commit(self) -> str | None:
         """The commit of a hub's model that the run trains, if it is known."""
         revision = self.job.model.revision

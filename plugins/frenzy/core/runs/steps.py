@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from frenzy.core.runs.ledger import DataFacts
+from frenzy.core.runs.ledger import FINAL_STATES, DataFacts, RunRecord
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.job import MAX_STEPS, TrainingJob, TrainingSpec
 
@@ -15,6 +15,14 @@ def total_steps(job: TrainingJob, facts: DataFacts) -> int | None:
         return None
     sequences = (facts.num_tokens or 0) * (1.0 - job.data.validation_fraction) / job.data.sequence_length
     return steps_of(job.training, num_sequences=sequences)
+
+
+def steps_are_estimated(run: RunRecord) -> bool:
+    """Whether ``run.total_steps`` is of tokens that nobody has counted: where no task prepares the data, workers do."""
+    is_of_tokens = run.total_steps is not None and run.job.training.max_steps is None
+    if not is_of_tokens or run.prepared is not None or run.state in FINAL_STATES:
+        return False
+    return run.total_steps == total_steps(run.job, run.data_facts)
 
 
 def steps_of(training: TrainingSpec, *, num_sequences: float) -> int:
