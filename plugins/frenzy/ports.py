@@ -72,9 +72,10 @@ class LedgerTx(Protocol):
         states: Iterable[JobState] | None = None,
         dag_run: tuple[str, str] | None = None,
         dag_ids: Collection[str] | None = None,
+        job_name: str | None = None,
         limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        """Newest first. dag_run: only the runs of that (DAG id, run id); dag_ids: only of these DAGs."""
+        """Newest first. dag_run: only of that (DAG id, run id); dag_ids: of these DAGs; job_name: of jobs so called."""
         ...
 
     def run_states(self) -> Mapping[JobState, int]:

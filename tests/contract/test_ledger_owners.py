@@ -37,6 +37,18 @@ def test_runs_are_found_by_their_dags(ledger: LedgerStore) -> None:
         assert tx.runs(dag_ids=frozenset()) == ()
 
 
+def test_runs_are_found_by_their_jobs_however_many_others_are_newer(ledger: LedgerStore) -> None:
+    ours, theirs = values.run("r1"), values.run("r2", created_s=2.0)
+    ours = replace(ours, job=replace(ours.job, name="fine_tune"))
+    theirs = replace(theirs, job=replace(theirs.job, name="fine-tune", description='"job": {"name": "fine_tune",'))
+    with ledger.transaction() as tx:
+        tx.put_run(ours)
+        tx.put_run(theirs)
+    with ledger.reading() as tx:
+        assert tx.runs(job_name="fine_tune", limit=1) == (ours,)
+        assert tx.runs(job_name="%") == ()
+
+
 def test_who_triggered_a_dag_run_is_told(world: World, ledger: LedgerStore) -> None:
     identity = values.run().identity
     world.set_dag_run(identity, "running", user="ada")

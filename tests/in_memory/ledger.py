@@ -130,6 +130,7 @@ class InMemoryTransaction:
         states: Iterable[JobState] | None = None,
         dag_run: tuple[str, str] | None = None,
         dag_ids: Collection[str] | None = None,
+        job_name: str | None = None,
         limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
         wanted = None if states is None else frozenset(states)
@@ -138,6 +139,8 @@ class InMemoryTransaction:
             found = [each for each in found if (each.identity.dag_id, each.identity.run_id) == dag_run]
         if dag_ids is not None:
             found = [each for each in found if each.identity.dag_id in dag_ids]
+        if job_name is not None:
+            found = [each for each in found if each.job.name == job_name]
         found.sort(key=lambda each: (each.created_s, each.run_key), reverse=True)
         return tuple(found[:limit])
 

@@ -24,7 +24,7 @@ from frenzy.core.values.prepared_data import PreparedPaths
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LedgerTx
 
-# Of a job's finished runs, newest first, those that are looked at for a model that was not removed.
+# Of a job's finished runs the newest, which are looked at for a model that was not removed.
 _MOST_ENDED: Final = 20
 # Of these a pattern, or a folder, stands for all files that it matches.
 _MANY_FILES: Final = ("data.path", "validation.path")
@@ -76,18 +76,19 @@ def _with_newest_model(services: Services, request: RegisterRun) -> tuple[Regist
     dag_id = dag_id_of(name) if name else request.identity.dag_id
     name = name or request.job.name
     with services.ledger.reading() as tx:
-        ended = tx.runs(states=(JobState.SUCCEEDED,), dag_ids=(dag_id,), limit=_MOST_ENDED)
+        ended = tx.runs(states=(JobState.SUCCEEDED,), dag_ids=(dag_id,), job_name=name, limit=_MOST_ENDED)
         if not ended and dag_id != request.identity.dag_id and tx.job(name) is None and not tx.has_dag(dag_id):
             allowed = f"there is no stored job {name!r}; newest for this job's own, or newest:JOB for a stored one's"
             raise SpecError(
                 [Violation(path="checkpoint.warm_start", value=repr(checkpoint.warm_start), allowed=allowed)]
             )
     ours = request.identity.run_key  # one that has ended well and was cleared
-    keys = (each.run_key for each in ended if each.job.name == name and each.run_key != ours)
+    keys = [each.run_key for each in ended if each.run_key != ours]
     found = next((each for each in keys if services.runs.model_files(each)), None)
     said = f"Starts from the model of {name} {found}, its newest."
     if found is None:
-        said = f"{name} has no finished model yet: this run starts from the model of its own specification."
+        none = f"No finished model of {name}'s last runs is left" if keys else f"{name} has no finished model yet"
+        said = f"{none}: this run starts from the model of its own specification."
     job = replace(request.job, checkpoint=replace(checkpoint, warm_start=found))
     return replace(request, job=job), said
 

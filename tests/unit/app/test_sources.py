@@ -10,6 +10,7 @@ from tests.in_memory.sources import FixedQueues
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.queries import run_view
+from frenzy.app.services import require_run
 from frenzy.app.stored_jobs import store_job
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import JobState
@@ -73,6 +74,27 @@ def test_a_run_starts_from_the_newest_model_that_is_still_there(airflow: Airflow
     newest = finished(airflow, nightly, "new")
     finished(airflow, nightly, "cleaned", with_model=False)
     assert begins_with(airflow, asked) == (newest, f"Starts from the model of nightly {newest}, its newest.")
+
+
+def of_job(airflow: Airflow, job: TrainingJob, run_key: str) -> None:
+    """The run is one of ``job``, in the same DAG."""
+    with airflow.services.ledger.transaction() as tx:
+        tx.put_run(replace(require_run(tx, run_key), job=job))
+
+
+def test_newer_runs_of_other_jobs_in_the_same_dag_hide_no_model(airflow: Airflow) -> None:
+    ours = finished(airflow, make_job("nightly"), "ours")
+    for index in range(25):
+        of_job(airflow, make_job("other"), finished(airflow, make_job("nightly"), f"other-{index}"))
+    assert begins_with(airflow, from_newest("nightly"))[0] == ours
+
+
+def test_models_that_were_all_cleaned_are_told_as_such(airflow: Airflow) -> None:
+    finished(airflow, make_job("nightly"), "cleaned", with_model=False)
+    assert begins_with(airflow, from_newest("nightly")) == (
+        None,
+        "No finished model of nightly's last runs is left: this run starts from the model of its own specification.",
+    )
 
 
 def test_a_cleared_run_does_not_start_from_the_model_that_it_left_itself(airflow: Airflow) -> None:

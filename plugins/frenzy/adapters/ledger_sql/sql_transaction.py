@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -93,6 +94,7 @@ class SqlTransaction:
         states: Iterable[JobState] | None = None,
         dag_run: tuple[str, str] | None = None,
         dag_ids: Collection[str] | None = None,
+        job_name: str | None = None,
         limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
         run = tables.run
@@ -103,6 +105,9 @@ class SqlTransaction:
             wanted = wanted.where(run.c.dag_id == dag_run[0], run.c.run_id == dag_run[1])
         if dag_ids is not None:
             wanted = wanted.where(run.c.dag_id.in_(dag_ids))
+        if job_name is not None:  # found by the text that ``codec.dumps`` writes: all runs of a DAG are much to decode
+            so_called = f'"job": {{"name": {json.dumps(job_name)},'
+            wanted = wanted.where(run.c.document.contains(so_called, autoescape=True))
         found = self._all(RunRecord, wanted)
         self._runs |= {each.run_key: each for each in found}
         return found
