@@ -41,13 +41,17 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
     another's job.
     """
     now_s = services.clock.now_s()
+    with services.ledger.reading() as tx:
+        known = _registered(tx, request.identity.run_key)
+    if known is not None:
+        return known
     request, begins_with = _with_newest_model(services, request)
-    fresh, cluster = record_of(request, now_s), services.inventory.cluster()
-    with services.ledger.transaction() as tx:
-        known = _registered(tx, fresh.run_key)
-        if known is not None:
-            return known
+    fresh = record_of(request, now_s)
+    with services.ledger.reading() as tx:
         _checked_owner(tx, services, request, fresh.run_key)
+    # Asked last: a mistake in the cluster file hides no other.
+    cluster = services.inventory.cluster()
+    with services.ledger.transaction() as tx:
         refresh_inventory(tx, cluster)
         fresh = _at_its_commit(tx.run(fresh.run_key), fresh)
         facts = plan_facts(tx, services, fresh)

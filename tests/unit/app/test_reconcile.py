@@ -61,15 +61,29 @@ def test_no_writer_waits_while_the_inventory_looks_through_the_cluster(
     reconcile_targets(airflow.services)
 
 
-def test_a_mistake_in_the_cluster_file_keeps_no_gpus_from_being_freed(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    airflow.begun()
-
+def break_cluster_file(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
     def cluster() -> Cluster:
         raise SpecError([Violation(path="gpu_types", value="'?'", allowed="a mapping")])
 
     monkeypatch.setattr(airflow.services.inventory, "cluster", cluster)
+
+
+def test_a_mistake_in_the_cluster_file_fails_no_run_that_is_on_and_hides_no_refusal(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = airflow.begun()
+    break_cluster_file(airflow, monkeypatch)
+    assert on.register(make_job()).run.state is JobState.RUNNING
+    other = make_job("other")
+    with pytest.raises(SpecError, match=r"data\.path"):
+        airflow.another().register(replace(other, data=replace(other.data, path="https://127.0.0.1/words.txt")))
+
+
+def test_a_mistake_in_the_cluster_file_keeps_no_gpus_from_being_freed(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    airflow.begun()
+    break_cluster_file(airflow, monkeypatch)
     assert isinstance(airflow.services.ledger, InMemoryLedger)
     identity = run_view(airflow.services, airflow.key).run.identity
     airflow.services.ledger.over_dag_runs.add((identity.dag_id, identity.run_id))
