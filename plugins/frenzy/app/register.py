@@ -45,7 +45,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
         known = _registered(tx, request.identity.run_key)
     if known is not None:
         return known
-    request, begins_with = _with_newest_model(services, request)
+    request, begins_with = _with_newest_model(services, request, now_s)
     fresh = record_of(request, now_s)
     with services.ledger.reading() as tx:
         _checked_owner(tx, services, request, fresh.run_key)
@@ -69,24 +69,29 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
         return view_of(tx, _planned(tx, run, plans))
 
 
-def _with_newest_model(services: Services, request: RegisterRun) -> tuple[RegisterRun, str]:
+def _with_newest_model(services: Services, request: RegisterRun, now_s: float) -> tuple[RegisterRun, str]:
     """``request`` with the run whose model is the newest that it is to start from, and a sentence of that.
 
-    Without a warm start where none is there yet; as it is where none is asked for. Raises SpecError for no job's name.
+    Without a warm start where none is there yet; as it is where none is asked for. A run that goes on from checkpoints
+    keeps the one that it had, without a sentence. Raises SpecError for no job's name.
     """
     checkpoint, name = request.job.checkpoint, request.job.checkpoint.newest_of
     if name is None:
         return request, ""
     dag_id = dag_id_of(name) if name else request.identity.dag_id
     name = name or request.job.name
+    ours = request.identity.run_key  # one that was cleared has a record
     with services.ledger.reading() as tx:
+        before = tx.run(ours)
         ended = tx.runs(states=(JobState.SUCCEEDED,), dag_ids=(dag_id,), job_name=name, limit=_MOST_ENDED)
         if not ended and dag_id != request.identity.dag_id and tx.job(name) is None and not tx.has_dag(dag_id):
             allowed = f"there is no stored job {name!r}; newest for this job's own, or newest:JOB for a stored one's"
             raise SpecError(
                 [Violation(path="checkpoint.warm_start", value=repr(checkpoint.warm_start), allowed=allowed)]
             )
-    ours = request.identity.run_key  # one that has ended well and was cleared
+    if before is not None and _goes_on(services, before, record_of(request, now_s)):
+        job = replace(request.job, checkpoint=replace(checkpoint, warm_start=before.job.checkpoint.warm_start))
+        return replace(request, job=job), ""
     keys = [each.run_key for each in ended if each.run_key != ours]
     found = next((each for each in keys if services.runs.model_files(each)), None)
     said = f"Starts from the model of {name} {found}, its newest."
@@ -95,6 +100,13 @@ def _with_newest_model(services: Services, request: RegisterRun) -> tuple[Regist
         said = f"{none}: this run starts from the model of its own specification."
     job = replace(request.job, checkpoint=replace(checkpoint, warm_start=found))
     return replace(request, job=job), said
+
+
+def _goes_on(services: Services, before: RunRecord, run: RunRecord) -> bool:
+    """Whether ``run``, whose tasks were cleared, goes on from a checkpoint."""
+    run = knowing_its_checkpoints(before, _at_its_commit(before, run))
+    is_kept = run.job.checkpoint.resume != "never" and not run.stale_checkpoints
+    return is_kept and services.runs.newest_checkpoint(run.run_key) is not None
 
 
 def _registered(tx: LedgerTx, run_key: str) -> RunView | None:

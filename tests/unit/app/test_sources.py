@@ -103,6 +103,22 @@ def test_a_cleared_run_does_not_start_from_the_model_that_it_left_itself(airflow
     assert begins_with(airflow, from_newest("nightly"), "again")[0] == before
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_cleared_run_that_goes_on_from_its_checkpoint_keeps_the_model_that_it_began_with(
+    airflow: Airflow, goes_on: bool
+) -> None:
+    before = finished(airflow, make_job("nightly"), "before")
+    cleared = finished(airflow, from_newest("nightly"), "cleared", with_model=False)
+    store = airflow.services.runs
+    assert isinstance(store, InMemoryRunStore)
+    store.write_checkpoint(cleared, 50)
+    newer = finished(airflow, make_job("nightly"), "newer")
+    asked = from_newest("nightly") if goes_on else replace(from_newest("nightly"), data=DataSpec(path="other"))
+    start, said = begins_with(airflow, asked, "cleared")
+    assert start == (before if goes_on else newer)
+    assert said.count("Starts from the model") == (1 if goes_on else 2)
+
+
 def test_the_newest_model_of_a_job_that_is_nowhere_is_refused(airflow: Airflow) -> None:
     with pytest.raises(SpecError, match="there is no stored job 'nihgtly'"):
         begins_with(airflow, from_newest("other", "newest:nihgtly"))
