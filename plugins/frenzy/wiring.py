@@ -161,7 +161,7 @@ class OneInstallation:
             # It may take long: nobody is to wait for the ledger, or for that lock, meanwhile.
             cluster = made.inventory.cluster()
             with made.ledger.transaction() as tx:
-                refresh_inventory(tx, cluster)
+                refresh_inventory(tx, cluster, made.inventory.cluster)
             self._is_ready = True
         return made
 

@@ -106,7 +106,7 @@ def _refreshed(services: Services) -> bool:
         if not has_changed(services, cluster):
             return False
         with services.ledger.transaction() as tx:
-            return refresh_inventory(tx, cluster)
+            return refresh_inventory(tx, cluster, services.inventory.cluster)
     except TemporaryError:  # nobody tells what the cluster is now
         return False
 

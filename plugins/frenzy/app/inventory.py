@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from frenzy.app.services import Services
@@ -9,12 +10,14 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.ports import LedgerTx
 
 
-def refresh_inventory(tx: LedgerTx, found: Cluster) -> bool:
+def refresh_inventory(tx: LedgerTx, found: Cluster, ask: Callable[[], Cluster | None]) -> bool:
     """Take over the inventory and mirror its pools, if it changed.
 
-    found: the inventory's answer, asked for before the transaction: of a large cluster it takes a while.
+    found: the inventory's answer, asked for before the transaction: of a large cluster it takes a while. ask: asks
+    again, if that differs from what is known: another may have stored a newer answer meanwhile. None: nobody tells.
     """
-    cluster = _changed(tx, found)
+    newest = None if _changed(tx, found) is None else ask()
+    cluster = None if newest is None else _changed(tx, newest)
     if cluster is None:
         return False
     tx.put_cluster(cluster)

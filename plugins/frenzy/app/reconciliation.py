@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 from frenzy.app.cancellation import cancel_in
 from frenzy.app.inventory import refresh_inventory
@@ -38,7 +39,7 @@ def reconcile_targets(services: Services) -> tuple[ReconcileTarget, ...]:
     now_s, cluster = services.clock.now_s(), _inventory(services)
     with services.ledger.transaction() as tx:
         if cluster is not None:
-            refresh_inventory(tx, cluster)
+            refresh_inventory(tx, cluster, partial(_inventory, services))
         has_cancelled = _cancel_dead_dag_runs(tx, services, now_s)
         _mark_overdue(tx, now_s)
         if has_cancelled:

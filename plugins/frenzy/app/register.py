@@ -52,7 +52,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
     # Asked last: a mistake in the cluster file hides no other.
     cluster = services.inventory.cluster()
     with services.ledger.transaction() as tx:
-        refresh_inventory(tx, cluster)
+        refresh_inventory(tx, cluster, services.inventory.cluster)
         fresh = _at_its_commit(tx.run(fresh.run_key), fresh)
         facts = plan_facts(tx, services, fresh)
     # Between two transactions: nobody waits for the ledger while this run is planned. Plans are made anew before

@@ -123,4 +123,4 @@ def set_node(airflow: Airflow, state: NodeState) -> None:
     assert isinstance(airflow.services.inventory, FixedInventory)
     airflow.services.inventory.replace(Cluster(gpu_types=whole.gpu_types, nodes=nodes))
     with airflow.services.ledger.transaction() as tx:
-        refresh_inventory(tx, airflow.services.inventory.cluster())
+        refresh_inventory(tx, airflow.services.inventory.cluster(), airflow.services.inventory.cluster)

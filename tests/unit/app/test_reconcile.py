@@ -8,15 +8,17 @@ from dataclasses import replace
 
 import pytest
 from tests.in_memory.ledger import InMemoryLedger
+from tests.unit.app.moving import set_node
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.cancellation import cancel
+from frenzy.app.inventory import refresh_inventory
 from frenzy.app.observe import attempt_launching
 from frenzy.app.queries import run_view
 from frenzy.app.reconciliation import reconcile, reconcile_targets
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind, ReconcileFinding, ReconcileReport, VerdictKind
-from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import LedgerTx, WorkersState
@@ -59,6 +61,14 @@ def test_no_writer_waits_while_the_inventory_looks_through_the_cluster(
     monkeypatch.setattr(inventory, "cluster", cluster)
     airflow.begun()
     reconcile_targets(airflow.services)
+
+
+def test_an_older_answer_of_the_inventory_replaces_no_newer_one(airflow: Airflow) -> None:
+    before = airflow.services.inventory.cluster()
+    set_node(airflow, NodeState.DRAINING)
+    with airflow.services.ledger.transaction() as tx:
+        refresh_inventory(tx, before, airflow.services.inventory.cluster)
+        assert tx.cluster() == airflow.services.inventory.cluster()
 
 
 def break_cluster_file(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
