@@ -114,7 +114,9 @@ def importing_libraries() -> Iterator[None]:
     transformers was told meanwhile that there is no SciPy, and remembers it: its losses of object detection refuse to
     run. No rank has one, and scripts are processes of their own.
     """
-    hidden = [name for name in _UNUSED if name not in sys.modules]
+    # transformers may have found SciPy, and counts on it then.
+    needed = {*sys.modules, "scipy"} if "transformers" in sys.modules else set(sys.modules)
+    hidden = [name for name in _UNUSED if name not in needed]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # how Python is told that there is none
     collects = gc.isenabled()
     gc.disable()

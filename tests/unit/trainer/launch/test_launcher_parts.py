@@ -290,3 +290,14 @@ def test_a_plain_rank_is_loaded_without_what_it_never_uses_which_may_be_imported
         check=True,
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [True, [], True]
+
+
+def test_scipy_is_not_hidden_from_a_transformers_that_has_found_it() -> None:
+    seen = """import sys, transformers
+from frenzy.trainer import env
+with env.importing_libraries():
+    print("scipy" in sys.modules)"""
+    command = [sys.executable, "-W", "ignore", "-c", seen]
+    environ = {**os.environ, "PYTHONPATH": str(CHECKOUT / "plugins")}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
