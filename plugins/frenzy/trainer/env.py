@@ -110,7 +110,7 @@ def set_rank(*, rank: int, local_rank: int, world_size: int, local_world_size: i
 def importing_libraries() -> Iterator[None]:
     """While the libraries are imported: without a search for garbage, of which there is none, nor what no rank uses.
 
-    Saves 0.15 GiB of host memory and two seconds of each start. Who wants MLflow or SciPy may import them afterwards.
+    Saves host memory and time of each start. Who wants MLflow or SciPy may import them afterwards.
     transformers was told meanwhile that there is no SciPy, and remembers it: its losses of object detection refuse to
     run. No rank has one, and scripts are processes of their own.
     """

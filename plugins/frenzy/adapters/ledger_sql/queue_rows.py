@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, update
 
-from frenzy.adapters.ledger_sql import documents, plan_table_rows
+from frenzy.adapters.ledger_sql import known_documents, plan_table_rows
 from frenzy.adapters.ledger_sql.ledger_tables import queue_entry
 from frenzy.adapters.ledger_sql.plan_table_rows import WantedPlans
 from frenzy.core.runs.ledger import QueueEntry
@@ -43,9 +43,9 @@ def read(connection: Connection, *conditions: ColumnElement[bool]) -> dict[str, 
 
 def _entry(row: Row[Any], plans: dict[str, WantedPlans]) -> QueueEntry:
     return replace(
-        documents.loads(QueueEntry, row.document),
+        known_documents.loads(QueueEntry, row.document),
         plans=plans[row.plan_table].plans if row.plan_table else (),
-        hold=None if row.hold is None else documents.loads(Reason, row.hold),
+        hold=None if row.hold is None else known_documents.loads(Reason, row.hold),
         position=row.position,
         expected_start_s=row.expected_start_s,
     )

@@ -12,7 +12,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
-from frenzy.adapters.ledger_sql import airflow_tables, documents, plan_table_rows, queue_rows, residual_rows, slots
+from frenzy.adapters.ledger_sql import (
+    airflow_tables,
+    known_documents,
+    plan_table_rows,
+    queue_rows,
+    residual_rows,
+    slots,
+)
 from frenzy.adapters.ledger_sql import ledger_tables as tables
 from frenzy.adapters.ledger_sql.plan_table_rows import PlanTable, WantedPlans
 from frenzy.core.memory.residuals import Residual
@@ -374,10 +381,10 @@ class SqlTransaction:
 
     def _one(self, kind: type[T], table: Table, **key: str | int) -> T | None:
         document = self._connection.scalar(_document_at(table, tuple(key)), key)
-        return None if document is None else documents.loads(kind, document)
+        return None if document is None else known_documents.loads(kind, document)
 
     def _all(self, kind: type[T], wanted: Select[Any]) -> tuple[T, ...]:
-        return tuple(documents.loads(kind, document) for document in self._connection.scalars(wanted))
+        return tuple(known_documents.loads(kind, document) for document in self._connection.scalars(wanted))
 
     def _put(self, table: Table, key: Mapping[str, str | int], values: Mapping[str, object]) -> None:
         """Insert the row, or update the one with the same key."""

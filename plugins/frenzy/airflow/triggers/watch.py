@@ -65,14 +65,12 @@ class Watch:
         self._started_s = time.time() if attempt is None else attempt.started_s or time.time()
         self._running_since_s: float | None = None
         self._asked_s = float("-inf")
-        self._state = MonitorState(num_ranks=spec.plan.num_gpus)
         self._cursor = TelemetryCursor.start(len(spec.placement.allocations)) if attempt is None else untold(attempt)
         self._is_late, self._has_news = bool(self._cursor.steps), False
-        if (
-            self._is_late and attempt is not None and attempt.peaks is not None
-        ):  # steps that it holds less in are no rise
-            level_bytes = attempt.peaks.allocated_bytes
-            self._state = replace(self._state, peaks=attempt.peaks, level_bytes=level_bytes)
+        self._state = MonitorState(num_ranks=spec.plan.num_gpus)
+        if self._is_late and attempt is not None and attempt.peaks is not None:
+            # Steps in which it holds less are no rise.
+            self._state = replace(self._state, peaks=attempt.peaks, level_bytes=attempt.peaks.allocated_bytes)
         self._checkpoint_step: int | None = None
         self._num_looks = 0
         self._reported_s = self._logged_s = float("-inf")

@@ -25,10 +25,15 @@ from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import EndReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
-from frenzy.core.values.launch import ControlAction
+from frenzy.core.values.launch import ControlAction, LaunchSpec
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import Heartbeat
 from frenzy.ports import TelemetryCursor, TelemetryPage, WorkersState
+
+
+async def watch_of(world: World, spec: LaunchSpec) -> Watch:
+    client, log = await async_api_client(CONN), logging.getLogger(__name__)
+    return Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
 
 
 def test_the_monitor_reports_progress_and_ends_with_the_attempt(world: World, run_async: Run) -> None:
@@ -114,9 +119,7 @@ def test_workers_asked_to_stop_have_as_long_as_their_checkpoint_grows(
     report(world, spec, steps(spec, 1, 14, grows_bytes=spec.gpu.memory_bytes // 30))
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        watch = await watch_of(world, spec)
         sign = Heartbeat(phase=phase, time_s=time.time() - beat_s_ago, done=10**9)
         world.runs.write_heartbeat(spec.run_key, 1, 0, sign)
         await watch.look()
@@ -155,9 +158,7 @@ def test_of_a_long_attempt_a_monitor_that_is_started_anew_reads_the_last_steps_a
     report(world, spec, tuple(replace(each, time_s=time.time() - step_s_ago) for each in steps(spec, 1, 60)))
 
     async def scenario() -> int:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        watch = await watch_of(world, spec)
         for _ in range(2):
             await watch.look()
         return int(watch.summary()["steps_seen"])
@@ -177,9 +178,7 @@ def test_of_a_long_attempt_a_monitor_that_is_started_anew_finds_no_growth_below_
     report(world, spec, steps(spec, 45, 62, grows_bytes=spec.gpu.memory_bytes // 60))
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+        await (await watch_of(world, spec)).look()
 
     run_async(scenario())
     attempt = world.view(spec.run_key).attempts[0]
@@ -211,9 +210,7 @@ def test_a_monitor_that_is_started_anew_ends_no_workers_of_whose_steps_it_has_ye
     report(world, spec, steps(spec, 9, 10))
 
     async def scenario() -> int:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        watch = await watch_of(world, spec)
         for _ in range(7):
             await watch.look()
         return int(watch.summary()["steps_seen"])
@@ -229,9 +226,7 @@ def test_a_clock_that_jumps_ahead_ends_no_workers_that_go_on(
     spec, real = started(world), time.time
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        watch = await watch_of(world, spec)
         await watch.look()
         report(world, spec, steps(spec, 1, 4))
         await watch.look()
@@ -251,9 +246,7 @@ def test_a_clock_that_jumps_ahead_before_the_first_step_ends_no_workers(
     world.launcher.begin(spec, real())
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        watch = await watch_of(world, spec)
         await watch.look()
         monkeypatch.setattr(time, "time", lambda: real() + 3600.0)
         for _ in range(2):
@@ -273,9 +266,7 @@ def test_workers_that_only_wait_do_not_hang_however_long_ago_they_were_launched(
     world.launcher.begin(spec, None if began_s_ago is None else time.time() - began_s_ago)
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+        await (await watch_of(world, spec)).look()
 
     run_async(scenario())
     assert (world.launcher.state(spec) is WorkersState.GONE) is hangs
@@ -293,9 +284,7 @@ def test_a_start_that_shows_progress_is_left_alone_however_long_it_takes(
     world.runs.write_heartbeat(spec.run_key, 1, 0, Heartbeat(phase="tokenising", time_s=now_s - beat_s_ago))
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+        await (await watch_of(world, spec)).look()
 
     run_async(scenario())
     assert (world.launcher.state(spec) is WorkersState.GONE) is hangs
@@ -342,9 +331,7 @@ def test_the_monitor_believes_no_step_that_the_run_does_not_have(
     report(world, spec, (*steps(spec, 1, 3), *lies))
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        watch = await watch_of(world, spec)
         await watch.look()
         await watch.look()
 
@@ -363,9 +350,7 @@ def test_a_training_that_diverged_is_shown_without_a_loss_and_without_what_is_no
     report(world, spec, tuple(replace(each, loss=None) for each in steps(spec, 3, 3)))
 
     async def scenario() -> None:
-        client = await async_api_client(CONN)
-        log = logging.getLogger(__name__)
-        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+        await (await watch_of(world, spec)).look()
 
     run_async(scenario())
     attempt = world.view(spec.run_key).attempts[0]
