@@ -74,11 +74,11 @@ def test_the_masks_of_packed_documents_are_predicted_and_what_is_required_is_eno
     check(found)
 
 
-def check(found: list[Measurement]) -> None:
+def check(found: list[Measurement], tolerance: float = TOLERANCE) -> None:
     assert found
     for each in found:
         assert each.error is not None, (each.case.label, each.outcome, each.detail)
-        assert abs(each.error) <= TOLERANCE, (each.case.label, each.error)
+        assert abs(each.error) <= tolerance, (each.case.label, each.error)
 
 
 def measured(folder: Path, text: Path, cases: list[MeasureCase]) -> list[Measurement]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trainer.test_memory_prediction import TEXT, measured
+from tests.trainer.test_memory_prediction import TEXT, check, measured
 
 from frenzy.core.memory.model_trace import HEADROOM_SHARE
+from frenzy.core.values import codec
+from frenzy.trainer.measure.case import MeasureCase
 
 pytestmark = pytest.mark.thorough
 
@@ -61,8 +62,6 @@ def test_a_family_that_has_no_closed_form_peaks_within_its_margin(tmp_path: Path
         {"zero_stage": 2, "checkpointing": False, "micro_batch": 4},
         {"zero_stage": 1, "checkpointing": True, "micro_batch": 8},
     ]
-    (tmp_path / "cases.jsonl").write_text("\n".join(json.dumps(case | each) for each in layouts))
-    files = ["--text", str(TEXT), "--case-file", str(tmp_path / "cases.jsonl")]
-    ended = measured("--tight", "--tolerance", str(HEADROOM_SHARE), *files)
-    assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
-    assert "2 cases" in ended.stdout
+    found = measured(tmp_path, TEXT, [codec.decode(MeasureCase, case | each) for each in layouts])
+    assert len(found) == len(layouts)
+    check(found, HEADROOM_SHARE)
