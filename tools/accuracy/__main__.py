@@ -9,6 +9,7 @@ import argparse
 import json
 import platform
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
@@ -32,7 +33,7 @@ def main() -> int:
     arguments = parser.parse_args()
     report = published_report()
     _BARS_FILE.parent.mkdir(parents=True, exist_ok=True)
-    _BARS_FILE.write_text(json.dumps([each.as_json() for each in report.bars], indent=2) + "\n", encoding="utf-8")
+    _BARS_FILE.write_text(json.dumps([asdict(each) for each in report.bars], indent=2) + "\n", encoding="utf-8")
     if arguments.docs:
         _write_docs(report)
     judged = [each for each in report.reports if each.is_judged]
