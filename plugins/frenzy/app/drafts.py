@@ -13,6 +13,7 @@ from frenzy.app.plan_listing import ASSUMED_STEPS, plan_facts, tuned_request
 from frenzy.app.register import check_runs_read, planned, record_of
 from frenzy.app.services import Services
 from frenzy.app.stored_jobs import check_storable, check_use, dag_id_of
+from frenzy.core.planning.grid import divisors
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import DataFacts, RunIdentity, RunRecord
 from frenzy.core.runs.protocol import RegisterRun, WhatIf
@@ -59,11 +60,26 @@ def _is_changeable(path: str) -> bool:
 
 def check_what_if(services: Services, job: TrainingJob, message: WhatIf, caller: Caller) -> None:
     """Raises SpecError where ``job``, which has the changes of ``message``, is none that the caller may ask about."""
-    size, batch = message.micro_batch_size, job.training.global_batch_size
-    if size is not None and (job.workload is not None or batch % size):
-        allowed = f"a number that divides training.global_batch_size = {batch}, for the built-in trainer"
+    size = message.micro_batch_size
+    if size is not None and (allowed := _micro_batches_but(size, job, services.marp_policy)):
         raise SpecError([Violation(path="micro_batch_size", value=str(size), allowed=allowed)])
     check_use(services, caller, job)
+
+
+def _micro_batches_but(size: int, job: TrainingJob, policy: str) -> str | None:
+    """What to give instead of micro-batches of ``size``; None where there are plans with them."""
+    if job.workload is not None:
+        return "the built-in trainer's alone; leave it out, the plan chooses it within workload.honours"
+    batch = job.training.global_batch_size
+    sizes = divisors(batch, batch)
+    if policy == "paper":  # which accumulates nothing, and knows powers of two only of data-parallel ranks
+        sizes = tuple(each for each in sizes if (batch // each).bit_count() == 1)
+    if size in sizes:
+        return None
+    near = (max((each for each in sizes if each < size), default=None), next((e for e in sizes if e > size), None))
+    named = " or ".join(str(each) for each in near if each is not None)
+    cut = "into a power of two of parts" if policy == "paper" else "evenly"
+    return f"it must cut training.global_batch_size = {batch} {cut}: give {named}, or change the global batch"
 
 
 def draft(

@@ -15,15 +15,16 @@ from tests.unit.web.conftest import ApiUser, registration
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.spec.job_spec import job_from_yaml
-from frenzy.app.drafts import draft, tuned
+from frenzy.app.drafts import check_what_if, draft, tuned
 from frenzy.app.place import enqueue
 from frenzy.app.services import Services
 from frenzy.core.memory.model_trace import MODEL_TRACE, ModelTrace
+from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import PlaceView, RunView, WhatIf
 from frenzy.core.runs.views import WhatIfView
 from frenzy.core.values.codec import encode
-from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.errors import ReasonCode, SpecError
 from frenzy.core.values.job import ConstraintsSpec, Precision, TrainingJob
 from frenzy.core.values.sources import SourceRules
 from frenzy.core.values.units import GIB
@@ -141,6 +142,28 @@ def test_a_micro_batch_for_which_there_is_no_card_is_refused_with_its_reason(pol
     assert (view.num_fitting, view.plan_id) == (0, None)
     assert view.reason is not None
     assert {each.plan.micro_batch_size for each in view.candidates} <= {4096}
+
+
+@pytest.mark.parametrize(
+    ("policy", "batch", "size", "allowed"),
+    [
+        ("closed-form", 16, 3, "it must cut training.global_batch_size = 16 evenly: give 2 or 4, or"),
+        ("closed-form", 1, 2, "evenly: give 1, or"),
+        ("closed-form", 13, 20, "evenly: give 13, or"),
+        ("paper", 9, 3, "into a power of two of parts: give 9, or"),
+        ("paper", 12, 4, "into a power of two of parts: give 3 or 6, or"),
+    ],
+)
+def test_a_micro_batch_without_plans_is_refused_with_those_next_to_it(
+    policy: str, batch: int, size: int, allowed: str
+) -> None:
+    job = registration().job
+    job = replace(job, training=replace(job.training, global_batch_size=batch))
+    with pytest.raises(SpecError) as refusal:
+        check_what_if(in_memory_services(marp_policy=policy), job, WhatIf(micro_batch_size=size), Caller(name="op"))
+    (violation,) = refusal.value.violations
+    assert (violation.path, violation.value) == ("micro_batch_size", str(size))
+    assert allowed in violation.allowed
 
 
 def test_steps_are_those_of_the_run_s_own_data(user: Users) -> None:

@@ -83,11 +83,15 @@ def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
     yield from workload_violations(job.workload)
     if job.memory is not None:
         yield from memory_violations(job.memory)
-    if not any(job.training.global_batch_size % each == 0 for each in _widths(job.workload, job.training)):
+    batch, least = job.training.global_batch_size, job.workload.min_gpus
+    if not any(batch % each == 0 for each in _widths(job.workload, job.training)):
         most = job.workload.most_gpus
-        widths = f"{job.workload.min_gpus} to {'any number of' if most is None else most} GPUs"
-        allowed = f"a number that one of {widths} divides (workload.min_gpus, max_gpus, honours)"
-        yield _violation("training.global_batch_size", job.training.global_batch_size, allowed)
+        widths = (
+            f"{least} GPUs" if most == least else f"one of {least} to {'any number of' if most is None else most} GPUs"
+        )
+        near = " or ".join(str(each) for each in sorted({batch // least * least, -(-batch // least) * least} - {0}))
+        allowed = f"a number that {widths} can share evenly (workload.min_gpus, max_gpus, honours), such as {near}"
+        yield _violation("training.global_batch_size", batch, allowed)
     theirs = (
         ("data.messages", job.data.messages is not None),
         ("data.document_masks", job.data.document_masks),

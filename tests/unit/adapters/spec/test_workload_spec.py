@@ -68,7 +68,9 @@ def test_what_resumable_may_be_is_named() -> None:
         ({"min_gpus": 1, "max_gpus": 2}, "workload.max_gpus", "add world_size to workload.honours"),
         ({"packages": {"deepspeed": "0.15"}}, "workload.packages.deepspeed", "only transformers is known"),
         ({"packages": {"transformers": "new"}}, "workload.packages.transformers", "a release such as '4.48.1'"),
-        ({"min_gpus": 3}, "training.global_batch_size", "one of 3 to 3 GPUs divides"),
+        ({"min_gpus": 3}, "training.global_batch_size", "a number that 3 GPUs can share evenly"),
+        ({"min_gpus": 3}, "training.global_batch_size", "such as 30 or 33"),
+        ({"min_gpus": 64}, "training.global_batch_size", "such as 64"),
     ],
 )
 def test_a_bad_workload_is_refused_by_name(workload: dict[str, Any], path: str, allowed: str) -> None:
