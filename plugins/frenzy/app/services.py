@@ -8,6 +8,7 @@ from typing import Protocol
 
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.residuals import MEMORY_MODEL
 from frenzy.core.runs.ledger import Attempt, Event, RunRecord
 from frenzy.core.scheduling import Policy, schedule, with_queues
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
@@ -71,7 +72,8 @@ class Services:
     @property
     def predictor_versions(self) -> Mapping[str, str]:
         """What a prediction depends on beside the plan: what one predictor got wrong says nothing about another."""
-        return {**self.calibration.versions, "marp_policy": self.marp_policy, "time_model": shares_digest()}
+        models = {"marp_policy": self.marp_policy, "memory_model": MEMORY_MODEL, "time_model": shares_digest()}
+        return {**self.calibration.versions, **models}
 
 
 class NotFound(PermanentError):

@@ -160,6 +160,17 @@ def test_what_the_papers_formula_got_wrong_says_nothing_about_the_closed_form(le
     assert all(each.plan.memory.learned_factor == 1.0 for each in view.candidates)
 
 
+def test_what_an_older_memory_model_got_wrong_says_nothing_about_this_one(learner: Airflow) -> None:
+    for index in range(5):
+        attempt(learner, f"job{index}", ratio=1.5)
+    with learner.services.ledger.transaction() as tx:
+        for sample in tx.samples():
+            versions = {name: each for name, each in sample.versions.items() if name != "memory_model"}
+            tx.add_sample(replace(sample, versions=versions))
+    view = learner.register(make_job("next"))
+    assert all(each.plan.memory.learned_factor == 1.0 for each in view.candidates)
+
+
 def on_a_node_of(learner: Airflow, gpu: GpuType) -> Airflow:
     node = Node(name="a", gpu_type=gpu.name, num_gpus=2, host_memory_bytes=512 * GIB, num_cpus=64)
     cluster = Cluster(gpu_types=(gpu,), nodes=(node,))
