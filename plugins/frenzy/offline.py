@@ -42,6 +42,11 @@ class OfflinePlan:
     data_refusal: Reason | None = None
     note: str | None = None
 
+    @property
+    def fits(self) -> bool:
+        """Whether there is a plan."""
+        return self.refusal is None
+
 
 def plan(
     job: TrainingJob | Path | str, *, cluster_file: Path | str | None = None, memory_policy: str | None = None
@@ -105,7 +110,8 @@ class FitAnswer:
 
     cards: as asked. host_memory_bytes: that the node is taken to have. changes: of the job, none where it
     fits as it is; None where no change was found that makes it fit. job: with the changes. candidates: its
-    plans there, or the refused ones of the job as it is. note: why a cluster file was not heeded; None when it was.
+    plans there, or the refused ones of the job as it is. data_refusal: as of ``OfflinePlan``. note: also why a cluster
+    file was not heeded; None when all is well.
     """
 
     cards: str
@@ -113,7 +119,13 @@ class FitAnswer:
     changes: tuple[Change, ...] | None
     job: TrainingJob
     candidates: tuple[Candidate, ...]
+    data_refusal: Reason | None = None
     note: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a plan, with the changes."""
+        return self.changes is not None
 
 
 def fit_offline(
@@ -140,8 +152,8 @@ def fit_offline(
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)
-    steps, left_s = _steps(job).number, _seconds_to_deadline(job)
-    request = PlanRequest(job=free, shape=shape, total_steps=steps, seconds_to_deadline=left_s, trace=trace)
+    steps, left_s = _steps(job), _seconds_to_deadline(job)
+    request = PlanRequest(job=free, shape=shape, total_steps=steps.number, seconds_to_deadline=left_s, trace=trace)
     calibration = _calibration_of(job, shape)
     candidates = plan_candidates(request, there, calibration, policy)
     changes: tuple[Change, ...] | None = ()
@@ -157,7 +169,8 @@ def fit_offline(
         changes=changes,
         job=free,
         candidates=candidates,
-        note=note,
+        data_refusal=steps.refusal,
+        note=" ".join(each for each in (note, steps.note) if each) or None,
     )
 
 
@@ -219,7 +232,7 @@ def _steps(job: TrainingJob) -> _Steps:
     from frenzy.core.runs.steps import total_steps
     from frenzy.trainer.data.data_facts import check_held_out, check_own_tokenizer, data_facts
     from frenzy.trainer.data.documents import pieces
-    from frenzy.trainer.outcome import DataNotHereError
+    from frenzy.trainer.outcome import BadInputError, DataNotHereError
 
     given = found = job.training.max_steps
     note = refusal = None
@@ -229,8 +242,8 @@ def _steps(job: TrainingJob) -> _Steps:
             if given is None:
                 found = total_steps(job, data_facts(job))
             else:
-                if "://" not in job.data.path:
-                    next(pieces(job.data), None)
+                if "://" not in job.data.path and not any(text for text, _, _ in pieces(job.data)):
+                    raise BadInputError("data.path", job.data.path, "there is no text in it")
                 if "://" not in (job.validation.path or ""):
                     check_held_out(job)
     except DataNotHereError as error:

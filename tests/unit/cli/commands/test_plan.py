@@ -195,6 +195,15 @@ training: {global_batch_size: 8, max_steps: 10}
 """
 
 
+def test_fit_refuses_the_data_that_a_run_would_refuse(frenzy: Command, spec: Path, alone: Path) -> None:
+    (alone / "jobs/words.txt").write_bytes(b"")
+    said = frenzy("plan", str(spec), "--fit", "1xRTX4090")
+    assert (said.status, "there is no text in it" in said.err) == (2, True)
+    assert frenzy("plan", str(spec)).status == 2
+    assert "fits 1 rtx-4090 as it is" in said.out
+    assert json.loads(frenzy("plan", str(spec), "--fit", "1xRTX4090", "--json").out)["data_refusal"] is not None
+
+
 def test_fit_proposes_no_adapters_where_the_weights_are_random(frenzy: Command, spec: Path, alone: Path) -> None:
     big = alone / "jobs/big.yaml"
     big.write_text(BIG, encoding="utf-8")
@@ -208,7 +217,7 @@ def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command
     document = yaml.safe_load(BIG)
     (alone / "jobs/base").mkdir()
     (alone / "jobs/base/config.json").write_text(json.dumps(document["model"]["config"]), encoding="utf-8")
-    document["model"] = {"path": str(alone / "jobs/base")}
+    document["model"] = {"path": str(alone / "jobs/base"), "tokenizer": "byte"}
     big = alone / "jobs/big.yaml"
     big.write_text(yaml.safe_dump(document), encoding="utf-8")
     said = frenzy("plan", str(big), "--fit", "1xRTX4090")

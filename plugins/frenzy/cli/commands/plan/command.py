@@ -42,6 +42,7 @@ def plan(
     Needs no Airflow and starts nothing. Exit status 1 when no plan fits, 2 when a run would refuse its data.
     """
     from frenzy.adapters.connection_settings import settings_at_hand
+    from frenzy.cli.commands.plan.fit import show_fit
     from frenzy.offline import fit_offline, plan_offline
 
     if manifest and fit is not None:
@@ -50,40 +51,27 @@ def plan(
     job = checked_spec(spec).job
     settings = settings_at_hand()
     where, model = cluster or settings.cluster_file, policy or settings.memory_policy.value
+    answer: FitAnswer | None = None
     with TraceProgress() as progress:
         if fit is not None:
             answer = fit_offline(job, settings, cluster, fit, model, told=progress.told)
         else:
             planned = plan_offline(job, settings, where, model, every_plan=everything, told=progress.told)
-    if fit is not None:
-        return _show_fit(job, answer, top, as_json)
-    if planned.data_refusal is not None:
-        show_reason(err(), planned.data_refusal)
-    show_note(planned.note)
+    found = answer or planned
+    if found.data_refusal is not None:
+        show_reason(err(), found.data_refusal)
+    show_note(found.note)
     if manifest:
-        return show_manifest(job, settings, planned)
-    if as_json:
-        print_json(planned)
+        show_manifest(job, settings, planned)
+    elif as_json:
+        print_json(found)
+    elif answer is not None:
+        show_fit(job, answer, top=top)
     else:
         show_plan(job.name, planned, top=10**6 if everything else top)
-    return _status(planned)
-
-
-def _status(planned: OfflinePlan) -> int:
-    if planned.data_refusal is not None:
+    if found.data_refusal is not None:
         return REFUSED
-    return 0 if planned.refusal is None else FAILED
-
-
-def _show_fit(job: TrainingJob, answer: FitAnswer, top: int, as_json: bool) -> int:  # noqa: FBT001  # an option
-    from frenzy.cli.commands.plan.fit import show_fit
-
-    show_note(answer.note)
-    if as_json:
-        print_json(answer)
-    else:
-        show_fit(job, answer, top=top)
-    return FAILED if answer.changes is None else 0
+    return 0 if found.fits else FAILED
 
 
 def show_note(note: str | None) -> None:
@@ -92,17 +80,16 @@ def show_note(note: str | None) -> None:
         err().print(f"Note: {note}", style="yellow", soft_wrap=True)
 
 
-def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) -> int:
-    """Print what would be sent to an empty cluster, and nothing else; the exit status."""
+def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) -> None:
+    """Print what would be sent to an empty cluster, and nothing else."""
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.cli.commands.plan.manifest import manifest_text
 
     if planned.refusal is not None:
         show_reason(err(), planned.refusal)
-        return _status(planned)
+        return
     plans = [each.plan for each in planned.candidates if each.feasible]
     typer.echo(manifest_text(job, plans, load_cluster(Path(planned.cluster_file)), settings), nl=False)
-    return _status(planned)
 
 
 def show_plan(name: str, planned: OfflinePlan, *, top: int) -> None:
