@@ -55,7 +55,7 @@ class Evaluation:
                 sources=source_rules(workers().settings, os.environ),
                 output=f"{folder}/result.json",
             )
-            self._run([sys.executable, "-m", _MODULE], codec.dumps(request), run)
+            self._run([sys.executable, "-m", _MODULE], codec.dumps(request), run, scratch=folder)
             found: dict[str, Any] = json.loads(Path(request.output).read_text(encoding="utf-8"))
         return without_masked(found, run)
 
@@ -69,11 +69,13 @@ class Evaluation:
             raise AirflowFailException("The run directory's spec.json is not what the workers were told.")
         return spec.job
 
-    def _run(self, command: list[str], request: str, run: RunRecord) -> None:
+    def _run(self, command: list[str], request: str, run: RunRecord, *, scratch: str) -> None:
+        """scratch: for its temporary files, which stay where it is killed."""
         last = ""
         pipe = subprocess.PIPE
+        env = _environment() | {"TMPDIR": scratch}
         with subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=_environment()
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env
         ) as process:
             self._process = process
             assert process.stdin is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -36,12 +37,20 @@ def test_a_good_end_is_none_to_speak_of() -> None:
 
 
 def test_the_evaluation_sees_nothing_that_airflows_task_holds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """It loads a model and data that a user chose; this one prints its environment."""
     hold_secrets(monkeypatch)
     command = [sys.executable, "-c", "import os; print(dict(os.environ))"]
     with caplog.at_level(logging.INFO):
-        Evaluation(cast(Any, None), logging.getLogger("task"))._run(command, "", values.run())
+        Evaluation(cast(Any, None), logging.getLogger("task"))._run(command, "", values.run(), scratch=str(tmp_path))
     assert "PYTHONUNBUFFERED" in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_what_a_killed_evaluation_leaves_lies_in_the_folder_that_the_task_removes(tmp_path: Path) -> None:
+    killed = "import os, signal, tempfile; tempfile.mkdtemp(); os.kill(os.getpid(), signal.SIGKILL)"
+    evaluation = Evaluation(cast(Any, None), logging.getLogger("task"))
+    with pytest.raises(AirflowFailException, match="SIGKILL"):
+        evaluation._run([sys.executable, "-c", killed], "", values.run(), scratch=str(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 1
