@@ -82,8 +82,8 @@ def card_defaults(given: Mapping[str, str], num_ranks: int) -> dict[str, str]:
     """What is best on real GPUs where nobody said otherwise, for ranks that share the cores this process may use."""
     chosen = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks))}
     if not any(name in given for name in ALLOCATOR_VARIABLES):
-        # Segments that grow leave no holes where tensors of changing sizes were.
-        chosen[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
+        # Segments that grow leave no holes where tensors were. A script's torch may know but one of the names.
+        chosen |= dict.fromkeys(ALLOCATOR_VARIABLES, "expandable_segments:True")
     return chosen
 
 

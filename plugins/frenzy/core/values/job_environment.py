@@ -10,7 +10,7 @@ from frenzy.core.values.errors import Violation
 
 REFERENCES: Final = "write a reference: env:NAME or k8s:secret/key"
 
-# torch's allocator is set by either; the second is the older name.
+# torch's allocator is set by either. Up to torch 2.9.1 growing segments are taken from the second, older name alone.
 ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")

@@ -18,6 +18,7 @@ from torch.distributed import TCPStore
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.job_environment import ALLOCATOR_VARIABLES
 from frenzy.core.values.launch import Control, ControlAction
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.run_files import ExitCode, RunPaths
@@ -255,16 +256,20 @@ def test_ranks_of_other_nodes_meet_by_either_kind_of_address(
     assert store.get("met") == b"yes"
 
 
-def test_ranks_on_cards_share_the_cores_and_let_segments_grow() -> None:
+def test_ranks_on_cards_share_the_cores() -> None:
     cores = len(os.sched_getaffinity(0))
     alone, many = env.card_defaults({}, 1), env.card_defaults({}, 2 * cores)
     assert (alone["OMP_NUM_THREADS"], many["OMP_NUM_THREADS"]) == (str(cores), "1")
-    assert alone["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
-@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+@pytest.mark.parametrize("name", ALLOCATOR_VARIABLES)
+def test_segments_grow_whichever_name_of_the_setting_a_release_of_torch_reads(name: str) -> None:
+    assert env.card_defaults({}, 1)[name] == "expandable_segments:True"
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_VARIABLES)
 def test_an_allocator_that_somebody_set_is_left_alone(name: str) -> None:
-    assert "PYTORCH_ALLOC_CONF" not in env.card_defaults({name: "max_split_size_mb:128"}, 1)
+    assert not env.card_defaults({name: "max_split_size_mb:128"}, 1).keys() & set(ALLOCATOR_VARIABLES)
 
 
 _LOADING = """
