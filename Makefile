@@ -69,7 +69,7 @@ lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(STAMP) ## mypy --strict on the whole package
+types: $(STAMP) ## mypy --strict on the package and its tools
 	@$(BIN)/mypy
 
 imports: $(STAMP) ## the layers, kept by import-linter

@@ -79,7 +79,7 @@ class TracedStep:
 
     resident: tuple[int, ...]
     order: tuple[int, ...]
-    powers: NDArray[np.float64]
+    powers: NDArray[np.floating]
 
     def sizes(self, length: int) -> Sequence[int]:
         """Bytes of each tensor."""

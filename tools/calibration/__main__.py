@@ -98,7 +98,7 @@ def _quiet() -> None:
     warnings.simplefilter("ignore")
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
 
 
 def _read(file: Path) -> Calibration:

@@ -57,7 +57,7 @@ def _bare(family: Family, config: Any, attention: Attention) -> Any:
     allowed = _flash_allowed() if attention is Attention.FLASH_2 else contextlib.nullcontext()
     with allowed, _without_random_weights():
         older = attention is Attention.FLASH_2 and chooses_attention_when_built()
-        model = kind.from_config(config, attn_implementation="flash_attention_2" if older else asked.value)
+        model = kind.from_config(config, attn_implementation="flash_attention_2" if older else asked.value)  # type: ignore[no-untyped-call]
     model.config._attn_implementation = attention.value
     return model
 
@@ -196,11 +196,11 @@ def given_routing(counts: Sequence[int], per_token: int) -> Iterator[None]:
         values, indices = before(*args, **kwargs)
         return values, chosen if indices.shape == chosen.shape else indices
 
-    torch.topk = topk  # type: ignore[assignment]
+    torch.topk = topk
     try:
         yield
     finally:
-        torch.topk = before  # type: ignore[assignment]
+        torch.topk = before
 
 
 def _visits(counts: Sequence[int], per_token: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRo
         group=f"{cells['model']}/zero{cells['zero']}",
         outcome=Outcome.RAN if memory else Outcome.OUT_OF_MEMORY,
         capacity_bytes=CATALOGUE["h100"].gpu.memory_bytes,
-        run=run,
+        run=run,  # type: ignore[arg-type]  # of a kind that only this data set has
         refusal=refusal,
         peak_bytes=round(float(memory) * GIB) if memory else None,
     )
