@@ -30,6 +30,8 @@ _MOST_AT_ONCE: Final = 2
 # Of what is kept: another number where a trace finds something else in the same model.
 _FORMAT: Final = 3
 _EAGER: Final = "eager"
+# So transformers begins the list of all classes when it has none for a family.
+_BEFORE_CLASSES: Final = "Model type should be one of "
 
 
 def planned_config(
@@ -61,7 +63,7 @@ def _measured(asked: Mapping[str, Any], cache_folder: Path | None, told: Told | 
 def _traced(asked: Mapping[str, Any], kept: Path | None, told: Told | None) -> dict[str, Any]:
     listed = ask_patiently("from frenzy.trainer.model.list_modules import main; main()", asked["config"], kept)
     if MODULE_TREE not in listed:
-        return {TREE_PROBLEM: listed["error"]}
+        return {TREE_PROBLEM: listed["error"].partition(_BEFORE_CLASSES)[0].rstrip(". \n")}
     with place_to_trace(kept):
         trace = ask_patiently(
             "from frenzy.trainer.trace.one_model import main; main()",

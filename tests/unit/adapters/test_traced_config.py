@@ -72,5 +72,8 @@ def test_what_a_user_says_was_measured_is_not_believed() -> None:
 def test_a_model_that_cannot_be_built_here_is_refused_with_what_the_library_said() -> None:
     config = planned_config(ModelSpec(config={"model_type": "t5"}), TRAINING)[1]
     assert config.keys().isdisjoint({MODULE_TREE, MODEL_TRACE})
-    with pytest.raises(PermanentError, match="'t5' is not a family .* makes no model here: Unrecognized configuration"):
+    with pytest.raises(
+        PermanentError, match="'t5' is not a family .* makes no model here: Unrecognized configuration"
+    ) as said:
         model_shape(config)
+    assert "AfmoeConfig" not in str(said.value)

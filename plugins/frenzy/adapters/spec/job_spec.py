@@ -36,7 +36,11 @@ def job_from_yaml(text: str) -> TrainingJob:
 def job_from_document(document: Any) -> TrainingJob:
     """The job in a plain ``document`` (mappings, lists, text, numbers). Raises SpecError with every violation."""
     if not isinstance(document, Mapping):
-        raise refused("the document", shown(document), f"a mapping with {', '.join(job_schema()['properties'])}")
+        raise refused(
+            "the document",
+            "nothing" if document is None else shown(document),
+            f"a mapping with {', '.join(job_schema()['properties'])}",
+        )
     check_plain(document)
     violations: list[Violation] = []
     job: TrainingJob | None = None

@@ -53,7 +53,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise _unreadable(path, "a text file in UTF-8") from error
     except OSError as error:
-        raise _unreadable(path, f"the path of a YAML file that can be read ({error.strerror})") from error
+        raise _unreadable(path, f"a YAML file on this machine, or - for standard input ({error.strerror})") from error
 
 
 def with_paths_of(job: TrainingJob, given: TrainingJob, text: str) -> str:

@@ -159,7 +159,7 @@ def checked_shape(shape: ModelShape) -> ModelShape:
         widths |= {f"rows of {each.name}": each.rows, f"columns of {each.name}": each.columns}
     for name, value in widths.items():
         _check_whole(name, value, 1, _WIDEST)
-    _check_whole("num_layers", shape.num_layers, 1, _MOST_LAYERS)
+    _check_whole("the number of layers", shape.num_layers, 1, _MOST_LAYERS)
     for name in ("max_positions", "num_experts", "experts_per_token"):
         _check_whole(name, getattr(shape, name), 0, _WIDEST)
     if shape.attention_window is not None:

@@ -12,6 +12,7 @@ GPUs, then the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
@@ -88,7 +89,12 @@ def smallest_remedy(
     if candidates and candidates[0].feasible:
         return candidates[0].reason
     remedy = _first_remedy(request, cluster, calibration, policy, candidates)
-    return refusal_of(candidates, cluster, remedy)
+    found = refusal_of(candidates, cluster, remedy)
+    unknown = [each for each in request.job.constraints.gpu_types if each not in cluster.types_by_name]
+    if found.code is not ReasonCode.GPU_TYPE_NOT_ALLOWED or not unknown:
+        return found
+    there = f"The cluster has {', '.join(cluster.types_by_name)}, and no {' or '.join(unknown)}."
+    return replace(found, detail=f"{found.detail} {there}")
 
 
 def remedies(

@@ -262,7 +262,7 @@ def test_what_is_missing_is_named_with_its_help() -> None:
         ("a: *nowhere", "line 1, column 4", "YAML"),
         ("a: \x00", "the document", "YAML"),
         ("- 1\n- 2", "the document", "a mapping with name"),
-        ("", "the document", "a mapping with name"),
+        ("", "the document", "nothing -> a mapping with name"),
         ("just text", "the document", "a mapping with name"),
         ("1: a", "the document", "keys are text"),
         ("a: .nan", "a", "finite"),

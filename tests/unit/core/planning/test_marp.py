@@ -160,6 +160,14 @@ def test_constraints_leave_types_and_counts_out_with_their_names() -> None:
     assert ReasonCode.GPU_TYPE_NOT_ALLOWED in refused
 
 
+def test_a_type_that_the_cluster_does_not_have_is_told_beside_those_it_has() -> None:
+    cluster = mixed_cluster()
+    asked = request(of=job(constraints=ConstraintsSpec(gpu_types=("a100",))))
+    refusal = smallest_remedy(asked, cluster, CALIBRATION)
+    assert refusal.code is ReasonCode.GPU_TYPE_NOT_ALLOWED
+    assert f"The cluster has {', '.join(cluster.types_by_name)}, and no a100." in refusal.detail
+
+
 def test_gpus_that_cannot_work_together_are_offered_one_by_one() -> None:
     alone = dataclasses.replace(virtual("slice", 700), max_gpus_per_job=1)
     found = candidates_of(request(), Cluster((alone,), (node("n", "slice", 8),)))

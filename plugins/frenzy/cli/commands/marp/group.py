@@ -9,5 +9,5 @@ from frenzy.cli.commands.marp.evaluate_file import evaluate
 from frenzy.cli.commands.marp.measure import measure
 from frenzy.cli.commands.marp.trace import trace
 
-HELP: Final = "Predict, trace, measure and evaluate the memory of a training step."
+HELP: Final = "Trace, measure and evaluate the memory of a training step."
 VERBS: Final[tuple[Callable[..., int], ...]] = (trace, measure, evaluate)

@@ -126,7 +126,7 @@ def _check(job: TrainingJob, plan: ResourcePlan, rank: int) -> None:
     """Refuse what a trace would not follow. Raises PermanentError."""
     lora = job.training.lora
     if rank >= plan.dp:
-        raise _refused(f"--rank {rank}", "ranks are counted from 0", f"Give 0 to {plan.dp - 1}, or a larger --dp.")
+        raise _refused(f"--rank {rank}", "ranks are counted from 0", f"Give one below {plan.dp}, or a larger --dp.")
     if plan.tp > 1:
         raise _refused(f"tensor parallel degree {plan.tp}", "a trace follows tensor parallel degree 1 only")
     if plan.offload_optimizer:
