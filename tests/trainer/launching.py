@@ -167,10 +167,10 @@ class Launch:
 class LaunchServer:
     """The fork server's other side."""
 
-    def __init__(self, extra_path: str = "") -> None:
+    def __init__(self, *arguments: str, extra_path: str = "") -> None:
         path = os.pathsep.join(each for each in (str(REPOSITORY / "plugins"), extra_path) if each)
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+            [sys.executable, str(Path(__file__).with_name("fork_server.py")), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -214,6 +214,12 @@ def records(case: Case, rank: int = 0) -> list[StepRecord]:
 
 def losses(case: Case) -> list[float]:
     return [each.loss for each in records(case)]
+
+
+def forget_checkpoint(case: Case, *steps: int) -> None:
+    """As if ``case`` had been lost before it saved ``steps``: the next attempt goes on from the checkpoint before."""
+    for step in steps:
+        Path(RunPaths(case.run_dir).checkpoint_manifest(step)).unlink()
 
 
 def until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:

@@ -61,7 +61,9 @@ def chats(rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) 
     """Chats in parquet, under the names of ShareGPT."""
     place = tmp_path_factory.mktemp("chats") / "chats.parquet"
     theirs = {"user": "human", "assistant": "gpt"}
-    talks = [[{"from": theirs[m["role"]], "value": m["content"]} for m in r["prompt"] + r["chosen"]] for r in rows]
+    talks = [
+        [{"from": theirs[m["role"]], "value": m["content"]} for m in r["prompt"] + r["chosen"]] for r in rows[:600]
+    ]
     Dataset.from_dict({"talk": talks}).to_parquet(place)
     return str(place)
 
@@ -101,11 +103,11 @@ def check_moved(server: LaunchServer, whole: Case, run_dir: Path) -> None:
 
 @pytest.mark.thorough
 def test_fine_tuning_with_packed_chats_goes_on_with_another_number_of_gpus(
-    server: LaunchServer, chats: str, tmp_path: Path
+    script_server: LaunchServer, chats: str, tmp_path: Path
 ) -> None:
     words = ["sft_chat.py", "--packing", *SHARE_GPT]
-    whole = recipe(words, tmp_path / "whole", chats, num_steps=40)
-    check_moved(server, whole, tmp_path / "moved")
+    whole = recipe(words, tmp_path / "whole", chats, num_steps=24)
+    check_moved(script_server, whole, tmp_path / "moved")
     assert losses(whole)[-1] < losses(whole)[0]
     model = Path(RunPaths(whole.run_dir).model_dir)
     assert AutoTokenizer.from_pretrained(model).chat_template
@@ -114,13 +116,13 @@ def test_fine_tuning_with_packed_chats_goes_on_with_another_number_of_gpus(
 
 @pytest.mark.thorough
 def test_preferences_with_adapters_go_on_with_another_number_of_gpus(
-    server: LaunchServer, rows: list[dict[str, Any]], tmp_path: Path
+    script_server: LaunchServer, rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps({"ask": r["prompt"], **r}) + "\n" for r in rows[:400]))
     words = ["dpo_pairs.py", "--prompt", "ask"]
-    whole = recipe(words, tmp_path / "whole", str(data), num_steps=30, training={"lora": {"rank": 4}})
-    check_moved(server, whole, tmp_path / "moved")
+    whole = recipe(words, tmp_path / "whole", str(data), num_steps=24, training={"lora": {"rank": 4}})
+    check_moved(script_server, whole, tmp_path / "moved")
     assert losses(whole)[0] == pytest.approx(0.6931, abs=1e-3), "policy and reference are one before the first step"
     model, told = AutoModelForCausalLM.from_pretrained(RunPaths(whole.run_dir).model_dir, output_loading_info=True)
     assert (model.config.hidden_size, told["missing_keys"]) == (LLAMA["hidden_size"], set())
@@ -168,23 +170,23 @@ def test_adapters_on_a_folder_of_weights_are_saved_alone(scripts: SimpleNamespac
 
 @pytest.mark.thorough
 def test_fine_tuning_with_adapters_leaves_the_base_as_it_was(
-    server: LaunchServer, scripts: SimpleNamespace, chats: str, tmp_path: Path
+    script_server: LaunchServer, scripts: SimpleNamespace, chats: str, tmp_path: Path
 ) -> None:
     for each in (scripts.recipe_parts.tokenizer_of(None), base(scripts)):
         each.save_pretrained(tmp_path / "model")
     case = recipe(["sft_chat.py", *SHARE_GPT], tmp_path / "run", chats, training={"lora": {"rank": 4}})
     case = replace(case, model_section={"path": str(tmp_path / "model"), "tokenizer": "model"})
-    trained(server, case)
+    trained(script_server, case)
     with safe_open(Path(RunPaths(case.run_dir).model_dir) / "adapter_model.safetensors", "pt") as file:
         assert all("lora_" in name for name in file.keys())  # noqa: SIM118  # no mapping
 
 
-def test_classification_learns_who_speaks_and_names_its_classes(server: LaunchServer, tmp_path: Path) -> None:
+def test_classification_learns_who_speaks_and_names_its_classes(script_server: LaunchServer, tmp_path: Path) -> None:
     data = str(REPOSITORY / "include/data/recipes/speakers.jsonl")
     held_out = {"validation_fraction": 0.1}
     words = ["classify.py", "--label", "speaker"]
     case = recipe(words, tmp_path / "run", data, num_steps=20, num_gpus=2, data_section=held_out)
-    trained(server, case)
+    trained(script_server, case)
     assert [each.step for each in records(case, 1)] == list(range(1, 21))
     assert "eval_accuracy" in log(case)
     config = json.loads((Path(RunPaths(case.run_dir).model_dir) / "config.json").read_text())
@@ -193,7 +195,7 @@ def test_classification_learns_who_speaks_and_names_its_classes(server: LaunchSe
 
 @pytest.mark.thorough
 def test_pre_training_goes_on_from_a_folder_of_weights_on_a_saved_dataset(
-    server: LaunchServer, scripts: SimpleNamespace, tmp_path: Path
+    script_server: LaunchServer, scripts: SimpleNamespace, tmp_path: Path
 ) -> None:
     Dataset.from_dict({"words": PLAYS.PLAYS.read_text().split("\n\n")}).save_to_disk(tmp_path / "data")
     tokenizer, model = scripts.recipe_parts.tokenizer_of(None), base(scripts)
@@ -202,7 +204,7 @@ def test_pre_training_goes_on_from_a_folder_of_weights_on_a_saved_dataset(
         each.save_pretrained(tmp_path / "model")
     own = {"path": str(tmp_path / "model"), "tokenizer": "model"}
     case = recipe(["pretrain.py"], tmp_path / "run", str(tmp_path / "data"), data_section={"text_column": "words"})
-    trained(server, replace(case, model_section=own))
+    trained(script_server, replace(case, model_section=own))
     assert losses(case)[0] == pytest.approx(math.log(LLAMA["vocab_size"]), abs=1e-5), "its head knows nothing yet"
     assert losses(case)[-1] < losses(case)[0]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trainer.launching import Case, LaunchServer, losses
+from tests.trainer.launching import Case, LaunchServer, forget_checkpoint, losses
 from tests.trainer.mlflow_server import mlflow_server
 from tests.trainer.test_scripts import recipe
 
@@ -28,7 +28,7 @@ def two_attempts(server: LaunchServer, case: Case) -> tuple[Case, Case]:
     """Steps 1 to 5 with a checkpoint of step 4, lost at step 5; then 5 to 8."""
     first = replace(case, num_steps=5)
     assert server.run(first).exit_code == ExitCode.DONE
-    Path(RunPaths(case.run_dir).checkpoint_manifest(5)).unlink()
+    forget_checkpoint(case, 5)
     second = replace(case, attempt=2, num_steps=8)
     done = server.run(second)
     assert (done.exit_code, done.resumed_from_step) == (ExitCode.DONE, 4), done
@@ -113,14 +113,14 @@ def test_mlflow_offline_goes_on_with_its_run(server: LaunchServer, text: str, tm
 
 
 def test_mlflows_server_gets_the_run_of_a_script_by_a_secret(
-    server: LaunchServer, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script_server: LaunchServer, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mlflow_server() as mlflow:
         base = recipe("torchrun_ddp.py", tmp_path / "run", text)
         tracking = [{"kind": "mlflow", "uri": mlflow.url}]
         case = replace(base, job={**base.job, "tracking": tracking})
-        assert server.run(replace(case, num_steps=3)).exit_code == ExitCode.DONE
-        assert server.run(replace(case, num_steps=6, attempt=2)).resumed_from_step == 3
+        assert script_server.run(replace(case, num_steps=3)).exit_code == ExitCode.DONE
+        assert script_server.run(replace(case, num_steps=6, attempt=2)).resumed_from_step == 3
         (run,) = mlflow.runs.values()
     assert [step for name, step, _ in run.points if name == "train/loss"] == [1, 2, 3, 4, 5, 6]
     assert (run.info["status"], run.tags["frenzy.run_key"]) == ("FINISHED", "run")

@@ -6,10 +6,9 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import frenzy_agent
 
@@ -28,20 +27,8 @@ class Bytes(torch.utils.data.Dataset):
         return {"input_ids": self._rows[index], "labels": self._rows[index]}
 
 
-class StopAt(TrainerCallback):
-    """Saves and ends after a step, as if asked to."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self._step:
-            control.should_save = control.should_training_stop = True
-
-
 def main() -> None:
     said, asked = os.environ, argparse.ArgumentParser()
-    asked.add_argument("--stop-at", type=int, default=0)
     asked.add_argument("--adapters", action="store_true")
     options = asked.parse_args()
     job = json.loads(Path(said["FRENZY_JOB_FILE"]).read_text())["training"]
@@ -76,7 +63,7 @@ def main() -> None:
         model=model,
         args=arguments,
         train_dataset=Bytes(Path(said["FRENZY_DATA_PATH"]), 64),
-        callbacks=[StopAt(options.stop_at), frenzy_agent.FrenzyCallback()],
+        callbacks=[frenzy_agent.FrenzyCallback()],
     )
     trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
     trainer.save_model(said["FRENZY_MODEL_DIR"])
