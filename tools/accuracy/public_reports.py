@@ -132,7 +132,8 @@ def _runs(cells: Cells, calibration: Calibration) -> Sequence[ModelledRun]:
     """The report once for each combination of what was not recorded.
 
     With the coefficients that are kept for the release of transformers that its thread tells. Where there are none
-    of that release, or they do not cover its model and setting, ``calibration`` stands in: older releases keep more.
+    of that release, or they do not cover its model and setting, ``calibration`` stands in. Releases from 4.41 on keep
+    more than it has; before 4.31 ``forward`` made no logits fp32, and may keep less.
     """
     release = text(cells, "transformers", "")
     if release:

@@ -210,7 +210,8 @@ def models_page(calibration: Calibration) -> str:
         "Published measurements were made with older libraries, which keep other tensors. Coefficients of these score "
         "them, and plan scripts whose agent reports such a release, or whose `packages` name it. "
         "Those of 4.41 hold for 4.41 to 4.44: they were "
-        "traced with 4.44.2, which keeps as much as 4.41.2 or, under autocast, more (both were traced, 2026-11-25).",
+        "traced with 4.44.2, which keeps as much as 4.41.2 or, under autocast, more (both were traced, 2026-11-25). "
+        "Those of 4.48 hold for 4.46 and 4.47, too: logits stay beside the loss's copies from 4.46 on.",
         _table(("release", "families"), (_release_row(each) for each in calibrated_releases())),
     ]
     return "\n\n".join(parts) + "\n"

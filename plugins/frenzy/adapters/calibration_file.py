@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,9 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 DEFAULT_FILE: Final = Path(__file__).with_name("calibration.json")
 _OF_TRANSFORMERS: Final = "transformers-"
 OTHER_RELEASES: Final = Path(__file__).with_name("calibrations")
+# With 4.46 the loss left ``forward``: logits stay as they are beside the loss's copies in fp32. 4.48 was traced for it.
+_LOSS_LEFT_FORWARD: Final = (4, 46)
+_TRACED_SINCE: Final = (4, 48)
 
 
 @cache
@@ -57,8 +61,17 @@ def load_calibration(release: str) -> Calibration:
     )
 
 
+def kept_release(asked: tuple[int, int], kept: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+    """The newest of ``kept`` not above ``asked``, but 4.48 for 4.46 and 4.47; None where none is.
+
+    Of these two a few families (mistral and granite) make logits fp32 in ``forward`` still: 4.48 is too careful there.
+    """
+    least = _TRACED_SINCE if _LOSS_LEFT_FORWARD <= asked < _TRACED_SINCE else asked
+    return max((each for each in kept if each <= least), default=None)
+
+
 def calibration_of_release(release: str) -> Calibration:
-    """The calibration for ``release`` of transformers, such as 4.48.1: of the newest kept release not above it.
+    """The calibration for ``release`` of transformers, such as 4.48.1: of the ``kept_release``.
 
     Raises PermanentError where none is kept: what newer ones keep would be too little.
     """
@@ -66,8 +79,8 @@ def calibration_of_release(release: str) -> Calibration:
     if asked >= release_numbers(default_calibration().versions["transformers"]):
         return default_calibration()
     kept = {release_numbers(name.removeprefix(_OF_TRANSFORMERS)): name for name in calibrated_releases()}
-    older = [each for each in kept if each <= asked]
-    if not older:
+    found = kept_release(asked, kept)
+    if found is None:
         releases = ", ".join(name.removeprefix(_OF_TRANSFORMERS) for name in kept.values())
         raise PermanentError(
             Reason(
@@ -76,7 +89,7 @@ def calibration_of_release(release: str) -> Calibration:
                 remedy="Leave model out of the specification: the script's memory is then measured, and learnt.",
             )
         )
-    return load_calibration(kept[max(older)])
+    return load_calibration(kept[found])
 
 
 def read_calibration(file: Path) -> Calibration:

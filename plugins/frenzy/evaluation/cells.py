@@ -66,6 +66,14 @@ def choice(cells: Cells, name: str, choices: Mapping[str, T], default: str | Non
     return choices[found]
 
 
+def release_of(version: str) -> tuple[int, int]:
+    """The first two numbers of a release of transformers. Raises UnknownRow for another text."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None:
+        raise UnknownRow(f"transformers {version!r} is not a release such as 4.48.1")
+    return int(found[1]), int(found[2])
+
+
 def words(cells: Cells, name: str) -> tuple[str, ...]:
     """The cell's words, parted by spaces, commas or a list's signs. Raises UnknownRow where there is none."""
     found = tuple(each for each in re.split(r"[\s,;\[\]\"'|]+", text(cells, name)) if each)

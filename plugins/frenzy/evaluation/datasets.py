@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from frenzy.adapters.calibration_file import calibrated_releases, default_calibration, load_calibration
+from frenzy.adapters.calibration_file import calibrated_releases, default_calibration, kept_release, load_calibration
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.evaluation import read_fms, read_own
+from frenzy.evaluation.cells import release_of
 from frenzy.evaluation.published import OWN_RUNS, Cells, PublishedRow, UnknownRow
 
 # fms-acceleration publishes a list of requirements with each table, in scripts/benchmarks/refs: requirements.txt
@@ -40,14 +41,11 @@ class RecordedRelease:
         return f"{self.version} ({self.source})"
 
     def calibration(self, calibrations: Mapping[str, Calibration]) -> Calibration:
-        """The coefficients of the newest kept release not above this one. Raises UnknownRow where there is none."""
-        kept = {_parts(name.removeprefix("transformers-")): each for name, each in calibrations.items()}
+        """The coefficients of the ``kept_release`` for this one, or of the oldest where it is older still."""
+        kept = {release_of(name.removeprefix("transformers-")): each for name, each in calibrations.items()}
         if self == PRODUCT:
             return kept[max(kept)]
-        older = [each for each in kept if each <= _parts(self.version)]
-        if not older:
-            raise UnknownRow(f"transformers {self.version}: no coefficients of it are kept")
-        return kept[max(older)]
+        return kept[kept_release(release_of(self.version), kept) or min(kept)]
 
 
 PRODUCT: Final = RecordedRelease("the product's", "not recorded, assumed")
@@ -174,10 +172,3 @@ def _in_requirements(file: Path) -> str | None:
         return None
     found = re.search(r"^transformers==([\w.]+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return found[1] if found else None
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d+)\.(\d+)", version)
-    if found is None:
-        raise UnknownRow(f"transformers {version!r} is not a release such as 4.48.1")
-    return int(found[1]), int(found[2])

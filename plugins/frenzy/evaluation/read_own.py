@@ -26,7 +26,7 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.units import GIB
 from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets, zero_buckets
-from frenzy.evaluation.cells import choice, flag, number, optional_number, text, whole, words
+from frenzy.evaluation.cells import choice, flag, number, optional_number, release_of, text, whole, words
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import (
@@ -202,7 +202,18 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
         ),
         calibration,
     )
-    return replace(run, leaves_holes=_leaves_holes(cells))
+    return replace(run, leaves_holes=_leaves_holes(cells), keeps_unsharded=sharded and _prepares_late(cells))
+
+
+def _prepares_late(cells: Cells) -> bool:
+    """Whether the Trainer hands FSDP a model whose optimizer there is already: transformers 4.30 and 4.31.
+
+    ``accelerator.prepare(model, optimizer)`` makes another optimizer. The scheduler keeps the first one, and with it
+    the parameters that FSDP moved to the card whole, of which its flat ones are copies. 4.29 wrapped the model itself
+    before, 4.32 prepares it first (``Trainer._inner_training_loop``).
+    """
+    told = text(cells, "transformers", "")
+    return bool(told) and (4, 30) <= release_of(told) < (4, 32)
 
 
 def _attention(cells: Cells, calibration: Calibration) -> Attention:

@@ -141,6 +141,20 @@ def test_under_fsdp_hidden_states_are_in_the_16_bits_of_the_weights_that_it_gath
     assert (sharded.layer_bytes, sharded.coefficients.precision) == (4, Precision.BF16)
 
 
+def test_trainers_of_4_30_and_4_31_keep_what_is_trained_whole_on_each_rank_of_fsdp(tmp_path: Path) -> None:
+    mixed = {**RUN, "framework": "fsdp", "optimizer": "adamw", "precision": "autocast-bf16", "attention": "eager"}
+    releases = ("4.28.1", "4.29.2", "4.30.2", "4.31.0", "4.32.1")
+    before, wrapped, late, later, first = (
+        peak(each) for each in rows_of(tmp_path, *({**mixed, "transformers": release} for release in releases))
+    )
+    (replicas,) = rows_of(tmp_path, {**mixed, "framework": "torch", "transformers": "4.31.0"})
+
+    assert before == wrapped == first
+    assert late == later == wrapped + 4 * 6_738_415_616
+    assert isinstance(replicas.run, TorchRun)
+    assert not replicas.run.keeps_unsharded
+
+
 def test_overlapping_reductions_hold_a_second_bucket(tmp_path: Path) -> None:
     stage2 = {**RUN, "zero_stage": "2", "offload_optimizer": "true", "micro_batch": "1"}
     alone, overlapping = rows_of(tmp_path, stage2, {**stage2, "overlap_comm": "true"})

@@ -17,6 +17,7 @@ from frenzy.core.memory.activation_coefficients import Loss
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.hardware import DeviceKind
+from frenzy.evaluation.datasets import RecordedRelease, release_calibrations
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.read_own import run_of
 
@@ -37,9 +38,16 @@ def test_a_script_with_another_release_is_predicted_with_its_coefficients_or_ref
     assert calibration_of_release("5.99") is default_calibration()
     assert calibration_of_release("4.48.3") == load_calibration("transformers-4.48")
     assert calibration_of_release("4.57.1") == load_calibration("transformers-4.48")
-    assert calibration_of_release("4.46.0") == load_calibration("transformers-4.45")
+    assert calibration_of_release("4.45.2") == load_calibration("transformers-4.45")
     assert calibration_of_release("4.41.2") == load_calibration("transformers-4.41")
     assert calibration_of_release("4.44.2") == load_calibration("transformers-4.41")
+
+
+@pytest.mark.parametrize("release", ["4.46.1", "4.47.1"])
+def test_from_4_46_on_logits_stay_beside_the_copies_that_the_loss_makes(release: str) -> None:
+    assert calibration_of_release(release) == load_calibration("transformers-4.48")
+    own = release_calibrations()
+    assert RecordedRelease(release, "a row").calibration(own) == own["transformers-4.48"]
 
 
 @pytest.mark.parametrize("release", ["4.40.2", "3.0"])

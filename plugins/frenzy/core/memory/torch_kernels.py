@@ -66,7 +66,8 @@ class TorchRun:
     fused_norms: a kernel for root-mean-square norms that keeps their input as it is, not in fp32.
     fused_linear_loss: head and loss in one kernel, chunk by chunk, which keeps the gradient of the
     hidden states in place of logits. accumulation: micro-batches whose gradients are summed.
-    leaves_holes: lengths vary from step to step, and the allocator's segments do not grow.
+    leaves_holes: lengths vary from step to step, and the allocator's segments do not grow. keeps_unsharded: each rank
+    keeps what is trained whole beside its shard, as it was before FSDP divided it.
     """
 
     shape: ModelShape
@@ -93,6 +94,7 @@ class TorchRun:
     fused_linear_loss: bool = False
     accumulation: int = 1
     leaves_holes: bool = False
+    keeps_unsharded: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -141,11 +143,13 @@ def _resident(run: TorchRun) -> tuple[MemoryTerm, ...]:
     adapters = 0 if run.trained.is_everything else run.trained_bytes * run.num_trained
     workspaces = HOPPER_WORKSPACES_BYTES if run.hopper else CUBLAS_WORKSPACES_BYTES
     copies = 2 * run.num_trained if run.autocast and adapters else 0
+    unsharded = run.trained_bytes * run.num_trained if run.keeps_unsharded else 0
     return (
         _term("weights", (model.sharded + adapters) / ranks, "bytes of each parameter's format, /P when sharded"),
         _term("scales of quantised weights", model.beside, "one scale for each block, whole on every rank"),
         _term("optimizer states", _state_bytes(run) / owners, "states * bytes * T, /P when sharded"),
         _term("adapters in the format of autocast", copies / ranks, "2*T"),
+        _term("parameters before they were sharded", unsharded, "bytes*T, kept by the scheduler's optimizer"),
         _term("cuBLAS workspaces", workspaces, "one for each of two threads"),
     )
 
