@@ -285,6 +285,7 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         keeps_gathered=without_init and not plan.checkpointing,
         offload_parameters=moved,
         made_whole=without_init,
+        loads_best=flag(cells, "load_best_model_at_end"),
     )
 
 

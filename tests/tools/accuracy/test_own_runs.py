@@ -187,6 +187,21 @@ def test_a_model_not_made_under_zero_init_passes_the_card_whole(tmp_path: Path) 
     assert predict(stage2.run).at != "start"
 
 
+def test_loading_the_best_checkpoint_in_stage_3_has_the_states_twice(tmp_path: Path) -> None:
+    small = {**RUN, "micro_batch": "1", "sequence_length": "128"}
+    best = {**small, "load_best_model_at_end": "true"}
+    plain, loads, stage2, offloaded = rows_of(
+        tmp_path, small, best, {**best, "zero_stage": "2"}, {**best, "offload_optimizer": "true"}
+    )
+
+    assert peak(loads) == round((2 + 2 + 4 + 8 + 8) * 6_738_415_616 / 8) > peak(plain)
+    assert loads.run is not None
+    assert predict(loads.run).at == "loading the best checkpoint"
+    for row in (stage2, offloaded):
+        assert row.run is not None
+        assert predict(row.run).at != "loading the best checkpoint"
+
+
 def test_offloaded_parameters_leave_the_card_what_is_gathered(tmp_path: Path) -> None:
     offloaded = {**RUN, "offload_optimizer": "true"}
     kept, moved = rows_of(tmp_path, offloaded, {**offloaded, "offload_parameters": "true"})
