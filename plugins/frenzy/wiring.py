@@ -46,14 +46,16 @@ def run_store(settings: Settings) -> RunStore:
 
 
 def launcher(settings: Settings, core_api: Callable[[], Any] | None = None) -> Launcher:
-    """What starts workers. core_api: as ``kubernetes_api``, where the caller has a client already."""
+    """What starts workers. core_api: as ``kubernetes_api``, where the caller has a client already, for one attempt."""
     if settings.launcher is LauncherKind.LOCAL:
         return LocalLauncher(run_store(settings), state=settings.workers_folder, environ=os.environ)
     # Imported only here: the client library of Kubernetes is large.
     from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
+    from frenzy.adapters.k8s.launcher.pod_mirror import PodMirror
 
-    api = core_api or partial(kubernetes_api, settings.kubernetes_conn_id)
-    return KubernetesLauncher(run_store(settings), pod_rules(settings), core_api=api)
+    rules, api = pod_rules(settings), partial(kubernetes_api, settings.kubernetes_conn_id)
+    mirror = PodMirror(rules.namespace, api) if core_api is None else None
+    return KubernetesLauncher(run_store(settings), rules, core_api=core_api or api, mirror=mirror)
 
 
 def preparer(settings: Settings, core_api: Callable[[], Any] | None = None) -> Preparer:

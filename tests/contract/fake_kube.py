@@ -26,6 +26,7 @@ class Stream:
 
     def __init__(self) -> None:
         self._chunks: queue.Queue[bytes | None] = queue.Queue()
+        self.is_closed = False
 
     def send(self, event: Json) -> None:
         line = json.dumps(event).encode() + b"\n"
@@ -36,6 +37,7 @@ class Stream:
         self._chunks.put(None)
 
     def close(self) -> None:
+        self.is_closed = True
         self.shutdown()
 
     def stream(self, **_options: Any) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from tests.kubernetes.plays import Play, Pod
 
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
+from frenzy.adapters.k8s.launcher.pod_mirror import PodMirror
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.launch import LaunchSpec
@@ -30,9 +31,10 @@ class Bench:
     def __init__(self, core: client.CoreV1Api, ours: client.CoreV1Api, namespace: str, folder: Path) -> None:
         self.core, self.ours, self.namespace, self.folder = core, ours, namespace, folder
         self.runs = FsspecRunStore(str(folder))
-        self.launcher = self.made()
+        self.mirror = PodMirror(namespace, lambda: self.ours)
+        self.launcher = self.made(self.mirror)
 
-    def made(self, **rules: Any) -> KubernetesLauncher:
+    def made(self, mirror: PodMirror | None = None, **rules: Any) -> KubernetesLauncher:
         """Another launcher over the same pods, as another process would have."""
         common = PodRules(
             image="example.test/trainer:1",
@@ -42,7 +44,7 @@ class Bench:
             shm_per_gpu_bytes=16 * MIB,
             ephemeral_storage_bytes=64 * MIB,
         )
-        return KubernetesLauncher(self.runs, replace(common, **rules), core_api=lambda: self.ours)
+        return KubernetesLauncher(self.runs, replace(common, **rules), core_api=lambda: self.ours, mirror=mirror)
 
     def spec(self, attempt: int = 1, *, node: str | None = None) -> LaunchSpec:
         spec = values.launch_spec(f"{self.folder}/0123456789ab", attempt_number=attempt)

@@ -140,3 +140,4 @@ def bench(
     for run_key, attempt in made.launcher.remains():
         made.launcher.remove(run_key, attempt)
     eventually(lambda: not made.pods())
+    made.mirror.close()

@@ -19,6 +19,7 @@ from tests.kubernetes.plays import Ends, Evicted, Play, oom_killed
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
+from frenzy.adapters.k8s.launcher.pod_mirror import PodMirror
 from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.core.values.errors import FrenzyError, ReasonCode, TemporaryError
 from frenzy.core.values.launch import AttemptResult
@@ -182,6 +183,26 @@ def test_a_look_costs_one_call_however_many_pods_there_are(bench: Bench) -> None
         spec
     )
     assert len(calls) == 1, calls
+
+
+def test_looks_at_many_attempts_cost_one_list_and_its_watch_while_they_run(bench: Bench) -> None:
+    specs = [bench.launched(attempt=number) for number in range(1, 11)]
+    eventually(lambda: all(pod.status.phase == "Running" for pod in bench.pods()))
+    calls: list[str] = []
+    counting = client.CoreV1Api(CountingClient(bench.ours.api_client, calls))
+    mirror = PodMirror(bench.namespace, lambda: counting)
+    rules = PodRules(image="x", namespace=bench.namespace)
+    launcher = KubernetesLauncher(bench.runs, rules, core_api=lambda: counting, mirror=mirror)
+    try:
+        for _ in range(5):
+            assert {launcher.state(each) for each in specs} == {WorkersState.ALIVE}
+        assert len(calls) == 2, calls
+        for node_rank in (0, 1):
+            bench.core.delete_namespaced_pod(labels.pod_name(specs[0].run_key, 1, node_rank), bench.namespace)
+        assert bench.end_of(specs[0], launcher).reason is not None
+        assert launcher.state(specs[1]) is WorkersState.ALIVE
+    finally:
+        mirror.close()
 
 
 class CountingClient:

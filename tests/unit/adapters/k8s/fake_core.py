@@ -35,7 +35,7 @@ class FakeCore:
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
         self.refusals: list[tuple[int, str] | None] = []
-        self.num_creations = 0
+        self.num_creations = self.num_lists = 0
         self.leaving = False
         self.lines: list[str] = []
         self.events: list[Json] = []
@@ -68,8 +68,11 @@ class FakeCore:
         self.pods[name] = {"status": {"phase": "Pending"}, **made}
         return self._json(self.pods[name])
 
-    def list_namespaced_pod(self, _namespace: str, **_options: Any) -> Answer:
-        return self._json({"items": list(self.pods.values())})
+    def list_namespaced_pod(self, _namespace: str, *, label_selector: str, **_options: Any) -> Answer:
+        self.num_lists += 1
+        wanted = dict(each.split("=") for each in label_selector.split(","))
+        pods = [each for each in self.pods.values() if wanted.items() <= each["metadata"]["labels"].items()]
+        return self._json({"items": pods})
 
     def read_namespaced_pod(self, name: str, _namespace: str, **_options: Any) -> Answer:
         if name not in self.pods:

@@ -15,6 +15,7 @@ from tests.unit.adapters.k8s.pod_examples import EXAMPLES
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
+from frenzy.adapters.k8s.launcher.pod_mirror import PodMirror
 from frenzy.core.values.launch import LaunchSpec
 
 
@@ -26,12 +27,18 @@ class Bench:
         self.slept: list[float] = []
 
     def launcher(
-        self, example: str = "two-nodes-of-eight", *, sleep: Callable[[float], None] | None = None, **rules: Any
+        self,
+        example: str = "two-nodes-of-eight",
+        *,
+        sleep: Callable[[float], None] | None = None,
+        mirror: PodMirror | None = None,
+        **rules: Any,
     ) -> KubernetesLauncher:
         return KubernetesLauncher(
             self.runs,
             replace(EXAMPLES[example].rules, **rules),
             core_api=lambda: cast(CoreV1Api, self.core),
+            mirror=mirror,
             now_s=self.clock.now_s,
             sleep=sleep or self.slept.append,
         )

@@ -44,7 +44,7 @@ def used() -> Iterator[tuple[str, str, bool]]:
 
 def _used_in(path: Path) -> Iterator[tuple[str, str, bool]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    watches = any(isinstance(each, ast.keyword) and each.arg == "watch" for each in ast.walk(tree))
+    watches = any(isinstance(each, ast.Name) and each.id == "Listing" for each in ast.walk(tree))
     for each in ast.walk(tree):
         if not isinstance(each, ast.Attribute):
             continue

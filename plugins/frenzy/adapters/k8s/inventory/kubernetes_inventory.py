@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from kubernetes.client import ApiException, CoreV1Api
-from urllib3.exceptions import HTTPError
+from kubernetes.client import CoreV1Api
 
 from frenzy.adapters.k8s.inventory.claimed_devices import (
     Allocation,
@@ -24,37 +21,22 @@ from frenzy.adapters.k8s.inventory.claimed_devices import (
 )
 from frenzy.adapters.k8s.inventory.kinds import Notice
 from frenzy.adapters.k8s.inventory.nodes import Declared, Found, nodes_as_declared, nodes_from
-from frenzy.adapters.k8s.inventory.reflection import (
-    AbsentError,
-    ForbiddenError,
-    GoneError,
-    Json,
-    ListFailedError,
-    Reflection,
-)
+from frenzy.adapters.k8s.listing import Listing
 from frenzy.adapters.k8s.objects import NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules
+from frenzy.adapters.k8s.reflection import AbsentError, ForbiddenError, GoneError, Json, Reflection
 from frenzy.adapters.spec.cluster_file import load_cluster_file
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 
 logger = logging.getLogger(__name__)
 
-_PAGE: Final = 500
-_WATCH_S: Final = 240
-_CONNECT_S: Final = 10.0
-# Longer than the server lets a watch last: a connection that died without a word is noticed then.
-_READ_S: Final = _WATCH_S + 30.0
 _FIRST_LIST_S: Final = 30.0
 _RETRY_AFTER_S: Final = 5.0
-_END_S: Final = 5.0
 # After which a server that had no dynamic resource allocation is asked again: it may have been brought up to date.
 _ABSENT_S: Final = 600.0
 # Ended pods hold nothing, and pods without a node hold nothing yet.
 _NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
-_FORBIDDEN: Final = 403
-_ABSENT: Final = 404
-_GONE: Final = 410
 
 
 class KubernetesInventory:
@@ -163,20 +145,14 @@ class _Watches:
         self, core_api: Callable[[], CoreV1Api], resource_api: Callable[[], Any] | None, namespace: str
     ) -> None:
         self.pid = os.getpid()
-        self.pods, self._node_source = PodSource(core_api, namespace), NodeSource(core_api)
-        self._nodes = Reflection(self._node_source, NodeFacts.of, name="nodes")
+        self.pods = PodSource(core_api, namespace)
+        self._nodes = Reflection(NodeSource(core_api), NodeFacts.of, name="nodes")
         self._pods = Reflection(self.pods, PodUse.of, name="pods")
         self._devices = None if resource_api is None else _Devices(resource_api)
-        self._stop = threading.Event()
-        self._threads: dict[str, threading.Thread] = {}
 
     def keep_going(self) -> None:
-        """Start each thread that does not run, for the first time or because something ended it."""
         for each in self._all:
-            if each.name not in self._threads or not self._threads[each.name].is_alive():
-                thread = threading.Thread(target=each.run, args=(self._stop,), name=f"frenzy-{each.name}", daemon=True)
-                thread.start()
-                self._threads[each.name] = thread
+            each.keep_going()
 
     def wait_for_lists(self, patience_s: float) -> None:
         for each in self._all:
@@ -201,24 +177,17 @@ class _Watches:
         return (nodes_generation, pods_generation, devices_generation), nodes, pods, allocation
 
     def stop(self) -> None:
-        """End both threads; one that cannot be reached now ends with its watch, and keeps nothing up."""
-        self._stop.set()
-        for source in (self.pods, self._node_source, *(() if self._devices is None else self._devices.sources)):
-            source.close()
-        for thread in self._threads.values():
-            thread.join(_END_S)
+        for each in self._all:
+            each.close()
 
 
 class _Devices:
     """What dynamic resource allocation offers and has given away."""
 
     def __init__(self, resource_api: Callable[[], Any]) -> None:
-        self.sources = (
-            DeviceSource(resource_api, lambda api: api.list_resource_slice),
-            DeviceSource(resource_api, lambda api: api.list_resource_claim_for_all_namespaces),
-            DeviceSource(resource_api, lambda api: api.list_device_class),
-        )
-        slices, claims, classes = self.sources
+        slices = DeviceSource(resource_api, lambda api: api.list_resource_slice)
+        claims = DeviceSource(resource_api, lambda api: api.list_resource_claim_for_all_namespaces)
+        classes = DeviceSource(resource_api, lambda api: api.list_device_class)
         self._slices = Reflection(slices, SliceFacts.of, name="resource slices")
         self._claims = Reflection(claims, ClaimUse.of, name="resource claims")
         self._classes = Reflection(classes, ClassFacts.of, name="device classes")
@@ -234,155 +203,46 @@ class _Devices:
         return (of_slices, of_claims, of_classes), Allocation(slices=slices, claims=claims, classes=classes)
 
 
-class _Listing:
-    """Lists and watches with one client, made when it is first needed."""
-
-    def __init__(self, make_api: Callable[[], Any]) -> None:
-        self._make = make_api
-        self._api: Any = None
-        self._answer: Any = None
-
-    def close(self) -> None:
-        """End a watch that another thread waits in."""
-        answer = self._answer
-        with suppress(ValueError, RuntimeError, OSError):  # it has ended meanwhile
-            if answer is not None:
-                answer.shutdown()
-
-    def _core(self) -> Any:
-        if self._api is None:
-            with _translated():
-                self._api = self._make()
-        return self._api
-
-    def _events(self, list_objects: Callable[..., Any], version: str, **options: str) -> Iterator[Json]:
-        """The events of one watch, which the server ends after some minutes."""
-        with _translated():
-            self._answer = list_objects(
-                watch=True,
-                resource_version=version,
-                allow_watch_bookmarks=True,
-                timeout_seconds=_WATCH_S,
-                _preload_content=False,
-                _request_timeout=(_CONNECT_S, _READ_S),
-                **options,
-            )
-            try:
-                for line in _lines(self._answer):
-                    yield json.loads(line)
-            finally:
-                self._answer.close()
-                self._answer = None
-
-
-class NodeSource(_Listing):
+class NodeSource(Listing):
     """All nodes."""
 
-    def list(self) -> tuple[Iterable[Json], str]:
-        return _pages(self._core().list_node)
-
-    def watch(self, version: str) -> Iterator[Json]:
-        return self._events(self._core().list_node, version)
+    def __init__(self, core_api: Callable[[], CoreV1Api]) -> None:
+        super().__init__(core_api, lambda api: api.list_node)
 
 
-class PodSource(_Listing):
+class PodSource(Listing):
     """Pods that have not ended: of all namespaces where that is allowed, else of ours."""
 
     def __init__(self, core_api: Callable[[], CoreV1Api], namespace: str) -> None:
-        super().__init__(core_api)
+        super().__init__(core_api, self._of_all_or_ours, field_selector=_NOT_ENDED)
         self._namespace = namespace
         self.sees_only_own = False
 
     def list(self) -> tuple[Iterable[Json], str]:
         try:
-            return _pages(self._lister(), field_selector=_NOT_ENDED)
+            return super().list()
         except ForbiddenError:
             if self.sees_only_own:
                 raise
             self.sees_only_own = True
-            return _pages(self._lister(), field_selector=_NOT_ENDED)
+            return super().list()
 
-    def watch(self, version: str) -> Iterator[Json]:
-        return self._events(self._lister(), version, field_selector=_NOT_ENDED)
-
-    def _lister(self) -> Callable[..., Any]:
-        api = self._core()
+    def _of_all_or_ours(self, api: Any) -> Callable[..., Any]:
         listed: Callable[..., Any] = api.list_pod_for_all_namespaces
         return partial(api.list_namespaced_pod, self._namespace) if self.sees_only_own else listed
 
 
-class DeviceSource(_Listing):
+class DeviceSource(Listing):
     """One kind of ``resource.k8s.io``, of all namespaces: nothing where the server has no such kind, or forbids it."""
-
-    def __init__(self, resource_api: Callable[[], Any], lister: Callable[[Any], Callable[..., Any]]) -> None:
-        super().__init__(resource_api)
-        self._lister = lister
-        self._closed = threading.Event()
 
     def list(self) -> tuple[Iterable[Json], str]:
         try:
-            return _pages(self._lister(self._core()))
+            return super().list()
         except (AbsentError, ForbiddenError):
             return (), ""
 
     def watch(self, version: str) -> Iterator[Json]:
         if not version:
-            self._closed.wait(_ABSENT_S)
+            self.closed.wait(_ABSENT_S)
             raise GoneError("there was nothing to watch")
-        return self._events(self._lister(self._core()), version)
-
-    def close(self) -> None:
-        self._closed.set()
-        super().close()
-
-
-def _pages(list_page: Callable[..., Any], **options: str) -> tuple[Iterable[Json], str]:
-    """All objects as parsed JSON (models of thousands take seconds), and their version, which all pages have.
-
-    One page at a time is in memory: those after the first are asked for as they are needed.
-    """
-    first = _page(list_page, None, **options)
-    return _objects(first, list_page, **options), str(first["metadata"]["resourceVersion"])
-
-
-def _objects(page: Json, list_page: Callable[..., Any], **options: str) -> Iterator[Json]:
-    while True:
-        yield from page["items"]
-        token = page["metadata"].get("continue")
-        if not token:
-            return
-        page = _page(list_page, token, **options)
-
-
-def _page(list_page: Callable[..., Any], token: str | None, **options: str) -> Json:
-    with _translated():
-        answer = list_page(
-            limit=_PAGE,
-            _continue=token,
-            _preload_content=False,
-            _request_timeout=(_CONNECT_S, _FIRST_LIST_S),
-            **options,
-        )
-        page: Json = json.loads(answer.data)
-    return page
-
-
-def _lines(answer: Any) -> Iterator[bytes]:
-    rest = b""
-    for chunk in answer.stream(amt=None, decode_content=False):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in whole if line.strip())
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """The client's many errors as ours."""
-    try:
-        yield
-    except ApiException as error:
-        if error.status == _GONE:
-            raise GoneError(str(error.reason)) from error
-        refusal = {_FORBIDDEN: ForbiddenError, _ABSENT: AbsentError}.get(error.status, ListFailedError)
-        raise refusal(f"{error.status} {error.reason}") from error
-    except (HTTPError, OSError, ValueError) as error:
-        raise ListFailedError(f"{type(error).__name__}: {error}") from error
+        return super().watch(version)

@@ -1,7 +1,8 @@
 """Launcher on Kubernetes: the pods of an attempt, all or none, found again by their labels.
 
-A look costs one list by label, however large the cluster is. What a look learns of a pod's end is
-noted in the run directory, because pods do not last: a node that goes away takes its pods along.
+A look costs one list by label, however large the cluster is, or nothing where a mirror shows that all pods
+go on. What a look learns of a pod's end is noted in the run directory, because pods do not last: a node that
+goes away takes its pods along.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kubernetes.client import CoreV1Api
 from frenzy.adapters.fallback_result import put_fallback_result
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
+from frenzy.adapters.k8s.launcher.pod_mirror import PodMirror
 from frenzy.adapters.k8s.launcher.pod_outcome import (
     PodEnd,
     PodJson,
@@ -56,6 +58,7 @@ _PASSES: Final = frozenset({ReasonCode.API_UNREACHABLE, ReasonCode.WAITING_FOR_O
 _EVENT_PATIENCE_S: Final = 5.0
 # A pod that should have left so long ago is on a node that may have fallen silent.
 _LATE_S: Final = 15.0
+_GOES_ON: Final = frozenset({PodStage.WAITING, PodStage.RUNNING})
 # Pods that lost a peer end by themselves within the trainer's own patience; those that do not are ended.
 _PEERS_PATIENCE_S: Final = 60.0
 
@@ -63,8 +66,9 @@ _PEERS_PATIENCE_S: Final = 60.0
 class KubernetesLauncher:
     """Runs workers as pods, one for each node of the placement.
 
-    core_api: makes the client when it is first needed. now_s: seconds since the epoch. sleep: waits so many seconds
-    before a refused creation is tried again.
+    core_api: makes the client when it is first needed. mirror: of the same pods, for a process that looks at many
+    attempts; without one each look lists. now_s: seconds since the epoch. sleep: waits so many seconds before a refused
+    creation is tried again.
     """
 
     def __init__(
@@ -73,11 +77,12 @@ class KubernetesLauncher:
         rules: PodRules,
         *,
         core_api: Callable[[], CoreV1Api],
+        mirror: PodMirror | None = None,
         now_s: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._runs, self._rules, self._now_s, self._sleep = runs, rules, now_s, sleep
-        self._pods = Pods(rules.namespace, core_api)
+        self._pods, self._mirror = Pods(rules.namespace, core_api), mirror
 
     def launch(self, spec: LaunchSpec) -> str:
         """Make the attempt's pods, unless they were made or stopped before; a reference for people.
@@ -138,7 +143,7 @@ class KubernetesLauncher:
     def _look(self, spec: LaunchSpec) -> WorkersAccount:
         asked = self._is_stopped(spec)
         kept = self._note(spec)  # before the list, which then knows every pod of it that is not gone
-        seen = [see(each, asked=asked) for each in self._pods.list(labels.selector(spec.run_key, spec.attempt))]
+        seen = self._seen(spec, kept, asked=asked)
         note = (kept or PodsNote(pods=())).with_leaving(seen)
         seen = [note.as_first_told(each) for each in seen]
         alive = [each for each in seen if each.stage is not PodStage.ENDED]
@@ -155,6 +160,19 @@ class KubernetesLauncher:
         if account.state is WorkersState.GONE:
             self._leave_result(spec, note)
         return account
+
+    def _seen(self, spec: LaunchSpec, kept: PodsNote | None, *, asked: bool) -> list[PodSeen]:
+        """The pods as the mirror has them, if all that were made are there and go on; else they are asked for anew.
+
+        So nothing is concluded from a mirror that lags: no end, no pod that is missing, none that waits for too long.
+        """
+        if self._mirror is not None and kept is not None and not kept.ends and not asked:
+            mirrored = self._mirror.pods(spec.run_key, spec.attempt)
+            if {each.name for each in mirrored}.issuperset(kept.pods) and not any(
+                each.stage not in _GOES_ON or self._is_stuck(spec, kept, each) for each in mirrored
+            ):
+                return mirrored
+        return [see(each, asked=asked) for each in self._pods.list(labels.selector(spec.run_key, spec.attempt))]
 
     def _proved(self, note: PodsNote, alive: list[PodSeen], silent: frozenset[str], *, asked: bool) -> WorkersState:
         """What is proved of the workers; not their end while somebody may yet say why their pods were taken away."""
@@ -228,7 +246,7 @@ class KubernetesLauncher:
         """
         now_s = self._now_s()
         may_save = {each.name for each in alive if each.leaves_by_s is not None and now_s <= each.leaves_by_s}
-        stuck = [each for each in alive if note.hindered_for_s(each, now_s) > self._patience_s(spec, each)]
+        stuck = [each for each in alive if self._is_stuck(spec, note, each)]
         failed = decisive(each for each in note.ends if each.pod not in may_save)
         if stuck:
             note = self._remember(spec, note, note.with_ends(gave_up(each, now_s) for each in stuck))
@@ -236,6 +254,9 @@ class KubernetesLauncher:
             return note
         self.stop(spec, grace_s=0.0)
         return note
+
+    def _is_stuck(self, spec: LaunchSpec, note: PodsNote, pod: PodSeen) -> bool:
+        return note.hindered_for_s(pod, self._now_s()) > self._patience_s(spec, pod)
 
     def _patience_s(self, spec: LaunchSpec, pod: PodSeen) -> float:
         """How long ``pod`` may be kept from beginning; a node that an autoscaler has yet to add takes its time."""

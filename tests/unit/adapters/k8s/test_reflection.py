@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from frenzy.adapters.k8s.inventory.reflection import GoneError, ListFailedError, Reflection
+from frenzy.adapters.k8s.reflection import GoneError, ListFailedError, Reflection
 
 Json = dict[str, Any]
 
@@ -197,6 +197,12 @@ def test_a_failure_nobody_expected_says_what_it_was(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         play(RuntimeError("no configuration yet"), ([], "1"))
     assert "things: RuntimeError: no configuration yet" in caplog.text
+
+
+def test_what_is_kept_is_current_while_the_server_answers_and_for_a_while() -> None:
+    reflection, _, _ = play(([found("a", 1)], "10"), [event("ADDED", "b", 11)])
+    assert reflection.is_current(0.0, max_age_s=60.0)
+    assert not reflection.is_current(0.0, max_age_s=0.0)
 
 
 def test_an_object_that_cannot_be_read_is_passed_over_and_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
+_END_S: Final = 5.0
 
 
 class GoneError(Exception):
@@ -47,7 +49,14 @@ class Source(Protocol):
         ...
 
     def watch(self, version: str) -> Iterator[Json]:
-        """Events after ``version``, for as long as the server likes. Raises GoneError, ListFailedError."""
+        """Events after ``version``, for as long as the server likes, once it answers.
+
+        Raises GoneError, ListFailedError, the iterator too.
+        """
+        ...
+
+    def close(self) -> None:
+        """End a watch that another thread waits in, and let no other begin."""
         ...
 
 
@@ -59,7 +68,7 @@ class Wait(Protocol):
 
 
 class Reflection(Generic[T]):
-    """Keeps ``keep(object)`` of every object of ``source``, by uid. ``run`` goes on until it is stopped."""
+    """Keeps ``keep(object)`` of every object of ``source``, by uid, in a thread from ``keep_going`` to ``close``."""
 
     def __init__(self, source: Source, keep: Callable[[Json], T], *, name: str) -> None:
         self._source, self._keep, self.name = source, keep, name
@@ -71,6 +80,32 @@ class Reflection(Generic[T]):
         self.has_listed = threading.Event()
         self.has_answered = threading.Event()  # with a list, or by refusing one
         self.problem: str | None = None  # why the server does not answer; None while it does
+        self._noted: str | None = None
+        self._has_tried = threading.Event()
+        self._heard_s = float("-inf")
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep_going(self) -> None:
+        """Start the thread unless it runs: for the first time, or because something ended it."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                name = f"frenzy-{self.name}"
+                self._thread = threading.Thread(target=self.run, args=(self._stop,), name=name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; one that cannot be reached now ends with its watch, and keeps nothing up."""
+        self._stop.set()
+        self._source.close()
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    def is_current(self, patience_s: float, *, max_age_s: float) -> bool:
+        """Whether the server answers, and did so ``max_age_s`` ago at most. The end of the first list is waited for."""
+        self._has_tried.wait(patience_s)
+        is_kept_up = self.has_listed.is_set() and self.problem is None and not self._stop.is_set()
+        return is_kept_up and time.monotonic() - self._heard_s < max_age_s
 
     def snapshot(self) -> tuple[int, tuple[T, ...]]:
         """A number that changes with every change, and what is kept."""
@@ -96,8 +131,10 @@ class Reflection(Generic[T]):
             if has_told or (failure is None and not leads_nowhere):
                 pause_s = _FIRST_PAUSE_S
             if failure is None:
-                self.problem = None
-                if self._version == before and not stop.is_set():  # something between may end each watch as it begins
+                self.problem = self._noted = None
+                self._has_tried.set()
+                ended_early = time.monotonic() - self._heard_s < _FIRST_PAUSE_S
+                if self._version == before and ended_early and not stop.is_set():  # by something between, maybe each
                     stop.wait(_FIRST_PAUSE_S)
                 continue
             if stop.is_set():  # which ends a watch in mid-line
@@ -130,13 +167,16 @@ class Reflection(Generic[T]):
         with self._lock:
             self._kept = kept
             self._generation += 1
-        self._version = version
+        self._version, self._heard_s = version, time.monotonic()
         self.has_listed.set()
         self.has_answered.set()
 
     def _follow(self, version: str, stop: Wait) -> None:
         """Take over the events of one watch. However it ends, the next one goes on after the last of them."""
-        for event in self._source.watch(version):
+        events = self._source.watch(version)
+        self.problem, self._heard_s = None, time.monotonic()
+        for event in events:
+            self._heard_s = time.monotonic()
             self._version = self._take(event)
             if stop.is_set():
                 break
@@ -181,6 +221,7 @@ class Reflection(Generic[T]):
             self.has_answered.set()
         is_known = isinstance(failure, ListFailedError | GoneError)
         problem = str(failure) if is_known else f"{type(failure).__name__}: {failure}"
-        if problem != self.problem:
+        if problem != self._noted:
             logger.warning("The API server cannot be asked for %s: %s", self.name, problem)
-        self.problem = problem
+        self.problem = self._noted = problem
+        self._has_tried.set()
