@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -61,17 +61,29 @@ def load_calibration(release: str) -> Calibration:
     )
 
 
-def kept_release(asked: tuple[int, int], kept: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
-    """The newest of ``kept`` not above ``asked``, but 4.48 for 4.46 and 4.47; None where none is.
+def kept_calibration(
+    asked: tuple[int, int], kept: Iterable[tuple[int, int]], load: Callable[[tuple[int, int]], Calibration]
+) -> Calibration | None:
+    """That of the newest of ``kept`` not above ``asked``, but 4.48's for 4.46 and 4.47; None where none is.
 
-    Of these two a few families (mistral and granite) make logits fp32 in ``forward`` still: 4.48 is too careful there.
+    In these two mistral and granite make logits fp32 in ``forward`` still: 4.48 is too careful for mistral, and what
+    it does not have, such as granite, is taken from the older release.
     """
-    least = _TRACED_SINCE if _LOSS_LEFT_FORWARD <= asked < _TRACED_SINCE else asked
-    return max((each for each in kept if each <= least), default=None)
+    older = max((each for each in kept if each <= asked), default=None)
+    if older is None or not _LOSS_LEFT_FORWARD <= asked < _TRACED_SINCE:
+        return None if older is None else load(older)
+    return _with_missing_families(load(_TRACED_SINCE), load(older))
 
 
+def _with_missing_families(found: Calibration, older: Calibration) -> Calibration:
+    own = {each.family for each in found.activations}
+    missing = (each for each in older.activations if each.family not in own)
+    return replace(found, activations=(*found.activations, *missing))
+
+
+@lru_cache(maxsize=16)
 def calibration_of_release(release: str) -> Calibration:
-    """The calibration for ``release`` of transformers, such as 4.48.1: of the ``kept_release``.
+    """The calibration for ``release`` of transformers, such as 4.48.1: the ``kept_calibration``.
 
     Raises PermanentError where none is kept: what newer ones keep would be too little.
     """
@@ -79,7 +91,7 @@ def calibration_of_release(release: str) -> Calibration:
     if asked >= release_numbers(default_calibration().versions["transformers"]):
         return default_calibration()
     kept = {release_numbers(name.removeprefix(_OF_TRANSFORMERS)): name for name in calibrated_releases()}
-    found = kept_release(asked, kept)
+    found = kept_calibration(asked, kept, lambda each: load_calibration(kept[each]))
     if found is None:
         releases = ", ".join(name.removeprefix(_OF_TRANSFORMERS) for name in kept.values())
         raise PermanentError(
@@ -89,7 +101,7 @@ def calibration_of_release(release: str) -> Calibration:
                 remedy="Leave model out of the specification: the script's memory is then measured, and learnt.",
             )
         )
-    return load_calibration(kept[found])
+    return found
 
 
 def read_calibration(file: Path) -> Calibration:

@@ -13,7 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from frenzy.adapters.calibration_file import calibrated_releases, default_calibration, kept_release, load_calibration
+from frenzy.adapters.calibration_file import (
+    calibrated_releases,
+    default_calibration,
+    kept_calibration,
+    load_calibration,
+)
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.evaluation import read_fms, read_own
@@ -41,11 +46,11 @@ class RecordedRelease:
         return f"{self.version} ({self.source})"
 
     def calibration(self, calibrations: Mapping[str, Calibration]) -> Calibration:
-        """The coefficients of the ``kept_release`` for this one, or of the oldest where it is older still."""
+        """The ``kept_calibration`` for this one, or the oldest where it is older still."""
         kept = {release_of(name.removeprefix("transformers-")): each for name, each in calibrations.items()}
         if self == PRODUCT:
             return kept[max(kept)]
-        return kept[kept_release(release_of(self.version), kept) or min(kept)]
+        return kept_calibration(release_of(self.version), kept, kept.__getitem__) or kept[min(kept)]
 
 
 PRODUCT: Final = RecordedRelease("the product's", "not recorded, assumed")
