@@ -388,8 +388,9 @@ def _attempt_lines(attempt: Attempt) -> Iterable[str]:
     if slow is not None:
         yield slow
     moved = memory_move(attempt.next_attempt, attempt.plan)
-    if moved is not None:
-        yield f"Why this plan: {moved.code}: {moved.sentence}"
+    chosen = attempt.next_attempt.reason if attempt.next_attempt.reason.code is ReasonCode.BEST_PLAN_NOW else moved
+    if chosen is not None:
+        yield f"Why this plan: {chosen.code}: {chosen.sentence}"
     if attempt.outcome is not None:
         yield f"It ended: {attempt.outcome.code}: {attempt.outcome.sentence}"
 

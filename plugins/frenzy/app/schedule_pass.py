@@ -15,7 +15,7 @@ from frenzy.app.services import Services, candidates_of, log_event, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import Held, wait_for_leaving
 from frenzy.core.lifecycle.reschedule import memory_move
-from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, QueueEntry, RunRecord
+from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, NextAttempt, QueueEntry, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, Preempt, Resize, Start
@@ -99,7 +99,7 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Atte
         plan=start.plan,
         placement=start.placement,
         created_s=max(now_s, run.created_s),  # older ones belong to an earlier generation
-        next_attempt=entry.next_attempt,
+        next_attempt=_with_why_this_plan(entry.next_attempt, start),
     )
     tx.put_attempt(attempt)
     tx.drop_queue_entry(run.run_key)
@@ -110,6 +110,14 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Atte
     if not tx.assign_launch_pool(run.identity, pool, start.plan.num_gpus):
         log_event(tx, run.run_key, now_s, "pool", f"Airflow's pool {pool} does not mirror this attempt.", number)
     return attempt
+
+
+def _with_why_this_plan(following: NextAttempt, start: Start) -> NextAttempt:
+    """``following``, whose reason also says why it is this plan, where it is none that another attempt ended for."""
+    reason = start.reason
+    if following.reason.code is not ReasonCode.BEST_PLAN or reason is None:
+        return following
+    return replace(following, reason=replace(reason, detail=f"{following.reason.detail} {reason.detail}".strip()))
 
 
 def _why_placed(entry: QueueEntry, start: Start) -> Reason:

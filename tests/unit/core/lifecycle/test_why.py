@@ -13,6 +13,7 @@ from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.settlement import end_attempt
 from frenzy.core.lifecycle.why import slow_steps
 from frenzy.core.runs.protocol import EndReport, ProgressReport
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.units import MIB
 
@@ -69,6 +70,18 @@ def test_a_job_that_waits_says_what_would_start_it(airflow: Airflow) -> None:
     assert view.queue_entry is not None
     assert view.queue_entry.hold is not None
     assert view.queue_entry.hold.sentence in view.why
+
+
+def test_an_attempt_says_why_it_has_a_plan_that_is_not_the_best(airflow: Airflow) -> None:
+    runs = [airflow.submitted(make_job(name)) for name in ("one", "two", "three", "four")]
+    views = [run_view(each.services, each.key) for each in runs]
+    later = [each for each in views if each.attempts and each.run.reason.code is ReasonCode.BEST_PLAN_NOW]
+    assert later
+    for view in later:
+        reason = view.attempts[0].next_attempt.reason
+        assert reason.code is ReasonCode.BEST_PLAN_NOW
+        assert reason.detail.startswith("First attempt. It is number ")
+        assert f"Why this plan: BEST_PLAN_NOW: {reason.detail}" in explain(airflow.services, view.run.run_key).lines
 
 
 @pytest.mark.parametrize(("last", "saved", "said"), [(50, 48, "2 steps are made again"), (50, 50, "no step is lost")])
