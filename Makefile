@@ -45,7 +45,8 @@ ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(PYTEST) tests/packaging tests/pages tests/e2e --durations 20
+	@$(PYTEST) -n 2 --dist loadfile tests/packaging tests/pages tests/processes
+	@$(PYTEST) tests/e2e --durations 20
 	@$(MAKE) test-k8s
 endif
 

@@ -17,8 +17,6 @@ from tests.contract.ledgers import DATABASES
 
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 
-pytestmark = pytest.mark.thorough
-
 PLUGINS = Path(__file__).parents[2] / "plugins"
 
 
