@@ -1,4 +1,7 @@
-"""One embedded Airflow for all end-to-end tests that do not break it, on PostgreSQL where there is one."""
+"""Two embedded Airflows, one after the other: for jobs that move for others and for being broken, then for all else.
+
+The second is on PostgreSQL where there is one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import httpx
 import pytest
 from tests.e2e.growing import Moved, move_for_memory
 from tests.e2e.together import Together, hand_in
-from tests.e2e.walker import READ_SELDOM, Walker, write_cluster, write_corpus
+from tests.e2e.walker import ELASTIC_CLUSTER, READ_SELDOM, Walker, write_cluster, write_corpus
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
 from frenzy.cli.embedded.stack import Stack
@@ -19,7 +22,7 @@ LEASE_S = 15
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with an Airflow of their own come first: the shared one is not up beside it."""
+    """Tests of the other Airflow come first; the last of them stops it."""
     items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
 
 
@@ -34,7 +37,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[st
         "FRENZY_CLUSTER": str(write_cluster(files)),
         "FRENZY_RUN_ROOT": str(tmp_path_factory.mktemp("runs")),
         "FRENZY_LEASE_S": LEASE_S,
-        # What moves a job in these tests is its memory, or a person; test_elastic has an Airflow of its own.
+        # What moves a job in these tests is its memory, or a person; jobs that move for others have another Airflow.
         "FRENZY_ELASTIC": "off",
         # The text of most tests has fewer.
         "FRENZY_PREPARE_ABOVE_TOKENS": 300_000,
@@ -66,6 +69,25 @@ def together(walker: Walker, tmp_path_factory: pytest.TempPathFactory) -> Togeth
 @pytest.fixture(scope="session")
 def moved(walker: Walker) -> Moved:
     return move_for_memory(walker)
+
+
+@pytest.fixture(scope="session")
+def elastic_walker(
+    tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
+) -> Iterator[Walker]:
+    """A user of an Airflow where seconds are the least time between two moves, not a minute."""
+    files = tmp_path_factory.mktemp("elastic")
+    env = {
+        **READ_SELDOM,
+        "FRENZY_CLUSTER": str(write_cluster(files, ELASTIC_CLUSTER)),
+        "FRENZY_LEASE_S": str(LEASE_S),
+        "FRENZY_MIN_RUN_S": "3",
+        "FRENZY_RESTART_S": "8",
+    }
+    with Stack.running(files / "home", env={**env, **stack_settings("sqlite")}) as running:
+        user = Walker(running, write_corpus(files))
+        yield user
+        user.http.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,16 @@
-"""Running jobs move for others on real workers: to make room and grow back, to swap, to give way, to leave a node.
-
-All of it has one Airflow of its own, where seconds are the least time between two moves, not a minute.
-"""
+"""Running jobs move for others on real workers: to make room and grow back, to swap, to give way, to leave a node."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import yaml
 from tests.e2e.growing import growing
-from tests.e2e.walker import ELASTIC_CLUSTER, READ_SELDOM, RECONCILE, Walker, job_text, write_cluster, write_corpus
+from tests.e2e.walker import ELASTIC_CLUSTER, RECONCILE, Walker, job_text
 from tests.scenarios import elastic, swap
 from tests.scenarios.elastic import Story
 from tests.scenarios.swap import SwapStory
@@ -23,7 +20,6 @@ from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.cli.commands.server import Api
 from frenzy.cli.embedded.airflow_env import SERVICE_USER, STACK_MARK
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import Reason, ReasonCode
 
@@ -31,27 +27,9 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def elastic_stack(
-    tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
-) -> Iterator[Stack]:
-    cluster = write_cluster(tmp_path_factory.mktemp("elastic-cluster"), ELASTIC_CLUSTER)
-    env = {**READ_SELDOM, "FRENZY_CLUSTER": str(cluster), "FRENZY_MIN_RUN_S": "3", "FRENZY_RESTART_S": "8"}
-    with Stack.running(tmp_path_factory.mktemp("elastic-stack"), env={**env, **stack_settings("sqlite")}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def elastic_walker(elastic_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
-    user = Walker(elastic_stack, write_corpus(tmp_path_factory.mktemp("elastic-corpus")))
-    yield user
-    user.http.close()
-
-
-@pytest.fixture(scope="module")
-def elastic_api(elastic_stack: Stack) -> Iterator[Api]:
-    address = ApiAddress(
-        base_url=elastic_stack.base_url, login=SERVICE_USER, password=elastic_stack.password(SERVICE_USER)
-    )
+def elastic_api(elastic_walker: Walker) -> Iterator[Api]:
+    stack = elastic_walker.stack
+    address = ApiAddress(base_url=stack.base_url, login=SERVICE_USER, password=stack.password(SERVICE_USER))
     with Api(address, patience_s=60.0) as api:
         yield api
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +14,7 @@ import pytest
 
 from frenzy.cli.embedded.airflow_env import STACK_MARK, USERS
 from frenzy.cli.embedded.stack import COMPONENTS, Stack, StackError
-from frenzy.cli.embedded.stack_processes import kill_processes, marked_processes
+from frenzy.cli.embedded.stack_processes import marked_processes
 from frenzy.settings import load_settings
 
 RUN_TIMEOUT_S = 90.0
@@ -122,24 +119,3 @@ def test_a_port_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
         with pytest.raises(StackError, match=f"port {port}.*FRENZY_PORT"), Stack.running(tmp_path, port):
             pass
     assert live(tmp_path) == []
-
-
-@pytest.mark.thorough
-def test_a_program_that_is_told_to_end_stops_its_stack_first(tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from frenzy.cli.embedded.stack import Stack\n"
-        "with Stack.running(Path(sys.argv[1])) as stack:\n    print('up', flush=True); time.sleep(600)"
-    )
-    program = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "up\n"
-        program.send_signal(signal.SIGTERM)
-        program.communicate(timeout=RUN_TIMEOUT_S)
-        assert live(tmp_path) == []
-    finally:
-        program.kill()
-        program.communicate()
-        kill_processes(live(tmp_path))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from tests.e2e.walker import READ_SELDOM, Walker, long_training, write_cluster, write_corpus
+from tests.e2e.together import Run
+from tests.e2e.walker import PATIENCE_S, Walker, long_training
 
 from frenzy.cli.embedded.airflow_env import STACK_MARK
 from frenzy.cli.embedded.left_jobs import left_jobs
@@ -26,16 +28,9 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def mortal(
-    tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
-) -> Iterator[Walker]:
-    """A user of an Airflow that these tests break, in the order they stand here."""
-    files = tmp_path_factory.mktemp("mortal")
-    env = {**READ_SELDOM, "FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": "15", "FRENZY_ELASTIC": "off"}
-    with Stack.running(files / "home", env={**env, **stack_settings("sqlite")}) as stack:
-        user = Walker(stack, write_corpus(files))
-        yield user
-        user.http.close()
+def mortal(elastic_walker: Walker) -> Walker:
+    """A user of an Airflow that these tests break, in the order they stand here, and stop in the end."""
+    return elastic_walker
 
 
 def pids_of(walker: Walker, view: RunView) -> set[int]:
@@ -53,7 +48,7 @@ def healthy_page(url: str) -> dict[str, Any] | None:
     return page.json() if page.status_code == HTTPStatus.OK else None
 
 
-def goes_on(walker: Walker, run: tuple[str, str], workers: set[int]) -> None:
+def goes_on(walker: Walker, run: Run, workers: set[int]) -> None:
     """The same workers go on in the same attempt, and Airflow sees it; then the run is cancelled."""
     view = walker.view(*run)
     assert view is not None
@@ -65,7 +60,7 @@ def goes_on(walker: Walker, run: tuple[str, str], workers: set[int]) -> None:
 
 
 def test_components_that_are_killed_come_back_and_the_trainings_never_notice(mortal: Walker) -> None:
-    run = mortal.start("unmoved", training=long_training())
+    run = mortal.start("unmoved", training=long_training(), elastic="off")
     workers = pids_of(mortal, mortal.wait_for_step(*run, 2))
     before = {name: status_of(mortal, name)[0] for name in COMPONENTS}
     for name in COMPONENTS:
@@ -84,9 +79,10 @@ def test_components_that_are_killed_come_back_and_the_trainings_never_notice(mor
 
 
 def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_died(mortal: Walker) -> None:
-    living = mortal.start("living", training=long_training())
-    dying = mortal.start("dying", training={"max_steps": 400})
+    living = mortal.start("living", training=long_training(), elastic="off")
     survivors = pids_of(mortal, mortal.wait_for_step(*living, 2))
+    # Only now, so that it has to outlast nothing but the wait for its own steps.
+    dying = mortal.start("dying", training={"max_steps": 200}, elastic="off")
     mortal.wait_for_step(*dying, 12)  # beyond its second checkpoint
     home = str(mortal.stack.settings.home)
     kill_processes(each for each in marked_processes(STACK_MARK, home) if each.pid not in survivors)
@@ -104,11 +100,36 @@ def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_d
     assert (second.result.resumed_from_step or 0) >= 10
 
 
-def test_what_is_left_at_a_stop_is_told_and_goes_on_after_the_next_start(mortal: Walker) -> None:
-    run = mortal.start("nightly", training=long_training(), checkpoint={"every_steps": 1000, "keep": 2})
-    view = mortal.wait_for_step(*run, 2)
-    mortal.stack.stop()
-    assert pids_of(mortal, view) == set()
+@pytest.fixture(scope="module")
+def nightly(mortal: Walker) -> Run:
+    """A run that trains when Airflow is stopped."""
+    sections = {"training": long_training(), "checkpoint": {"every_steps": 1000, "keep": 2}}
+    return mortal.start("nightly", elastic="off", **sections)
+
+
+def test_a_program_that_is_told_to_end_stops_its_stack_first(mortal: Walker, nightly: Run) -> None:
+    view = mortal.wait_for_step(*nightly, 2)
+    home = mortal.stack.settings.home
+    code = (
+        "import sys, time; from pathlib import Path; from frenzy.cli.embedded.stack import Stack\n"
+        "with Stack.running(Path(sys.argv[1])) as stack:\n    print('up', flush=True); time.sleep(600)"
+    )
+    program = subprocess.Popen(
+        [sys.executable, "-c", code, str(home)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "up\n"
+        assert pids_of(mortal, view), "what runs is left alone until then"
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=PATIENCE_S)
+        assert live(home) == []
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def test_what_is_left_at_a_stop_is_told_and_goes_on_after_the_next_start(mortal: Walker, nightly: Run) -> None:
     (line,) = (each for each in left_jobs(mortal.stack) if each.startswith("nightly: "))
     assert line.startswith("nightly: checkpoint at step ")
     assert line.endswith(" of 5000")
@@ -116,10 +137,10 @@ def test_what_is_left_at_a_stop_is_told_and_goes_on_after_the_next_start(mortal:
 
     mortal.stack.start()
 
-    again = mortal.wait_for_step(*run, saved + 1, attempt=2)
+    again = mortal.wait_for_step(*nightly, saved + 1, attempt=2)
     assert [each.outcome.code for each in again.attempts if each.outcome] == [ReasonCode.CHECKPOINTED_ON_REQUEST]
-    mortal.cancel(*run)
-    ended = mortal.wait_for_end(*run).attempts[1]
+    mortal.cancel(*nightly)
+    ended = mortal.wait_for_end(*nightly).attempts[1]
     assert ended.result is not None
     assert ended.result.resumed_from_step == saved
 
