@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from tests.e2e.conftest import LEASE_S
@@ -11,7 +13,7 @@ from tests.e2e.growing import growing
 from tests.e2e.together import Run, Together
 from tests.e2e.walker import Walker, job_text, long_training
 
-from frenzy.cli.embedded.stack import COMPONENTS, Stack
+from frenzy.cli.embedded.stack import COMPONENTS
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
@@ -36,7 +38,7 @@ class Ordeal:
 @pytest.fixture(scope="module")
 def ordeal(walker: Walker) -> Ordeal:
     stack = walker.stack
-    run = walker.start("ordeal", training={"max_steps": 300})
+    run = walker.start("ordeal", training={"max_steps": 200})
     walker.wait_for_step(*run, 3)
     walker.store(job_text("ordeal", walker.corpus, training={"max_steps": 9, "learning_rate": 0.5}))
     stack.kill("triggerer")
@@ -45,17 +47,9 @@ def ordeal(walker: Walker) -> Ordeal:
     for name in COMPONENTS:
         stack.kill(name)
     num_alive = sum(each.pid is not None for each in stack.status())
-    # The others' health is asked of the server, which comes last.
-    for name in reversed(tuple(COMPONENTS)):
-        stack.restart(name)
-    # The server hears of each in its own time.
-    healthy = walker.eventually("all of them healthy", lambda: _all_healthy(stack))
+    stack.start()
+    healthy = tuple(each.name for each in stack.status() if each.is_healthy)
     return Ordeal(view=walker.succeed(*run), num_free=num_free, num_alive=num_alive, healthy=healthy)
-
-
-def _all_healthy(stack: Stack) -> tuple[str, ...] | None:
-    found = tuple(each.name for each in stack.status() if each.is_healthy)
-    return found if len(found) == len(COMPONENTS) else None
 
 
 @pytest.mark.thorough
@@ -72,8 +66,24 @@ def test_a_lease_of_a_triggerer_away_for_longer_is_suspect_and_not_free(walker: 
 
 @pytest.mark.thorough
 def test_a_spec_edited_in_mid_run_changes_nothing_in_that_run(ordeal: Ordeal) -> None:
-    assert ordeal.view.run.job.training.max_steps == 300
-    assert ordeal.view.attempts[-1].last_step == 300
+    assert ordeal.view.run.job.training.max_steps == 200
+    assert ordeal.view.attempts[-1].last_step == 200
+
+
+@pytest.fixture(scope="module")
+def dags(walker: Walker) -> Mapping[str, str]:
+    """The DAGs of the jobs below, stored at once: one takes as long to appear as all."""
+    only = {"constraints": {"gpu_types": ["t-large"]}}
+    too_large = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 1024, "n_layer": 24, "n_head": 16}
+    jobs: Mapping[str, Mapping[str, Any]] = {
+        "first-of-three": {"training": long_training(), **only},
+        "second-of-three": only,
+        "third-of-three": only,
+        "cancel-moving": {"training": growing(90, start_step=3, **long_training())},
+        "impossible": {"model": {"config": too_large, "tokenizer": "byte"}},
+    }
+    texts = [job_text(name, walker.corpus, **sections) for name, sections in jobs.items()]
+    return dict(zip(jobs, walker.store_all(texts), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +102,10 @@ class Contest:
 
 
 @pytest.fixture(scope="module")
-def contest(walker: Walker) -> Contest:
-    only = {"constraints": {"gpu_types": ["t-large"]}}
-    first = walker.start("first-of-three", training=long_training(), elastic="off", **only)
+def contest(walker: Walker, dags: Mapping[str, str]) -> Contest:
+    first = dags["first-of-three"], walker.trigger(dags["first-of-three"])
     walker.wait_for_step(*first, 2)
-    second, third = (walker.start(f"{name}-of-three", **only) for name in ("second", "third"))
+    second, third = ((dags[each], walker.trigger(dags[each])) for each in ("second-of-three", "third-of-three"))
     hold = walker.eventually("a reason to wait", lambda: _hold(walker, third))
     walker.cancel(*third)
     cancelled = walker.wait_for_state(*third, JobState.CANCELLED)
@@ -129,9 +138,9 @@ def _hold(walker: Walker, run: Run) -> ReasonCode | None:
 
 
 @pytest.mark.thorough
-def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker) -> None:
-    training = growing(90, start_step=3, **long_training())
-    dag_id, run_id = walker.start("cancel-moving", training=training)
+def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker, dags: Mapping[str, str]) -> None:
+    dag_id = dags["cancel-moving"]
+    run_id = walker.trigger(dag_id)
     moving = (JobState.CHECKPOINTING, JobState.RECOVERING)
     view = walker.wait_for_state(dag_id, run_id, *moving)
     walker.cancel(dag_id, run_id)
@@ -140,9 +149,11 @@ def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker) -> No
     walker.no_workers_of(view.run.run_key)
 
 
-def test_an_impossible_job_fails_in_its_profile_task_with_what_would_help(walker: Walker) -> None:
-    model = {"config": {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 1024, "n_layer": 24, "n_head": 16}}
-    dag_id, run_id = walker.start("impossible", model={**model, "tokenizer": "byte"})
+def test_an_impossible_job_fails_in_its_profile_task_with_what_would_help(
+    walker: Walker, dags: Mapping[str, str]
+) -> None:
+    dag_id = dags["impossible"]
+    run_id = walker.trigger(dag_id)
     view = walker.wait_for_end(dag_id, run_id)
     assert view.run.state is JobState.FAILED_NO_RESOURCE
     assert view.run.reason is not None
