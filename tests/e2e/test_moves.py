@@ -12,13 +12,21 @@ import signal
 import pytest
 from tests.e2e.growing import Moved, check_moves, growing, plans_of, rungs_of
 from tests.e2e.together import Run, Together
-from tests.e2e.walker import MODEL, Walker
+from tests.e2e.walker import MODEL, Walker, long_training
 
 from frenzy.core.lifecycle.reschedule import Rung
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.values.errors import ReasonCode
 
 
+@pytest.fixture(scope="module")
+def killed(walker: Walker) -> Run:
+    """A run that trains until its test, on GPUs that no other test of these wants at that time."""
+    constraints = {"gpu_types": ["t-slow"], "max_gpus": 2}
+    return walker.start("killed", training=long_training(), checkpoint={"every_steps": 4}, constraints=constraints)
+
+
+@pytest.mark.usefixtures("killed")
 def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Walker, moved: Moved) -> None:
     view = moved.view
     check_moves(view)
@@ -38,6 +46,21 @@ def test_the_launch_task_holds_its_slots_in_the_pool_of_its_gpu_type_on_every_at
         (f"gpu_{plan.gpu_type}", plan.num_gpus) for plan in plans
     ]
     assert all(each.num_given >= each.num_slots for each in moved.slots)
+
+
+def test_a_trainer_killed_in_mid_step_goes_on_from_its_last_checkpoint(walker: Walker, killed: Run) -> None:
+    dag_id, run_id = killed
+    view = walker.wait_for_step(dag_id, run_id, 9)
+    ranks = [each for each in walker.workers_of(view.run.run_key) if not each.children()]
+    ranks[-1].send_signal(signal.SIGKILL)
+    view = walker.wait_for_step(dag_id, run_id, view.attempts[0].last_step + 1, attempt=2)
+    first = view.attempts[0]
+    assert first.outcome is not None
+    assert first.outcome.code is ReasonCode.WORKER_KILLED
+    assert first.result is not None
+    assert first.result.exit_code == 137
+    walker.cancel(dag_id, run_id)
+    walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)
 
 
 def check_decide_never_failed(walker: Walker, dag_id: str, run_id: str) -> None:
@@ -61,12 +84,10 @@ def test_predicted_and_measured_peak_agree_before_growth(walker: Walker, togethe
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("ladder")
-def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(walker: Walker) -> None:
-    dag_id, run_id = walker.start(
-        "bursting", training=growing(60, max_steps=60), on_memory_pressure={"forecast": False, "min_run_s": 0}
-    )
-    view = walker.succeed(dag_id, run_id)
+def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(
+    walker: Walker, ladder: dict[str, Run]
+) -> None:
+    view = walker.succeed(*ladder["bursting"])
     check_moves(view)
     assert view.attempts[0].outcome is not None
     assert view.attempts[0].outcome.code is ReasonCode.BUDGET_EXCEEDED
@@ -94,30 +115,16 @@ LADDER = {
 
 
 @pytest.fixture(scope="module")
-def ladder(walker: Walker) -> dict[Rung, Run]:
-    """A run for each rung; they train beside each other."""
-    runs = walker.start_all({f"rung-{rung.name.lower()}": sections for rung, sections in LADDER.items()})
-    return dict(zip(LADDER, runs, strict=True))
+def ladder(walker: Walker) -> dict[str, Run]:
+    """A run for each rung, by its name, and one that nothing warns; they train beside each other."""
+    unwarned = {"training": growing(60, max_steps=60), "on_memory_pressure": {"forecast": False, "min_run_s": 0}}
+    jobs = {"bursting": unwarned, **{rung.name.lower(): sections for rung, sections in LADDER.items()}}
+    return dict(zip(jobs, walker.start_all(jobs), strict=True))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("rung", LADDER)
-def test_each_lower_rung_of_the_ladder_is_really_run(walker: Walker, ladder: dict[Rung, Run], rung: Rung) -> None:
-    view = walker.succeed(*ladder[rung])
+def test_each_lower_rung_of_the_ladder_is_really_run(walker: Walker, ladder: dict[str, Run], rung: Rung) -> None:
+    view = walker.succeed(*ladder[rung.name.lower()])
     check_moves(view)
     assert rungs_of(view)[0] is rung, plans_of(view)
-
-
-def test_a_trainer_killed_in_mid_step_goes_on_from_its_last_checkpoint(walker: Walker) -> None:
-    dag_id, run_id = walker.start("killed", training={"max_steps": 300}, checkpoint={"every_steps": 4})
-    view = walker.wait_for_step(dag_id, run_id, 9)
-    ranks = [each for each in walker.workers_of(view.run.run_key) if not each.children()]
-    ranks[-1].send_signal(signal.SIGKILL)
-    view = walker.wait_for_step(dag_id, run_id, 12, attempt=2)
-    first = view.attempts[0]
-    assert first.outcome is not None
-    assert first.outcome.code is ReasonCode.WORKER_KILLED
-    assert first.result is not None
-    assert first.result.exit_code == 137
-    walker.cancel(dag_id, run_id)
-    walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)
