@@ -45,12 +45,18 @@ class RecordedRelease:
     def __str__(self) -> str:
         return f"{self.version} ({self.source})"
 
-    def calibration(self, calibrations: Mapping[str, Calibration]) -> Calibration:
-        """The ``kept_calibration`` for this one, or the oldest where it is older still."""
+    def calibration(self, calibrations: Mapping[str, Calibration], *, oldest_stands_in: bool = False) -> Calibration:
+        """The ``kept_calibration`` for this one.
+
+        Where it is older still raises UnknownRow, or gives the oldest one if that stands in.
+        """
         kept = {release_of(name.removeprefix("transformers-")): each for name, each in calibrations.items()}
         if self == PRODUCT:
             return kept[max(kept)]
-        return kept_calibration(release_of(self.version), kept, kept.__getitem__) or kept[min(kept)]
+        found = kept_calibration(release_of(self.version), kept, kept.__getitem__)
+        if found is None and not oldest_stands_in:
+            raise UnknownRow(f"transformers {self.version}: no coefficients of it are kept")
+        return found or kept[min(kept)]
 
 
 PRODUCT: Final = RecordedRelease("the product's", "not recorded, assumed")
@@ -126,7 +132,8 @@ def _row(
 ) -> PublishedRow:
     release = release_of_row(cells, of_file)
     try:
-        row = known.read_row(cells, number, release.calibration(calibrations))
+        stands_in = known.name == OWN_RUNS
+        row = known.read_row(cells, number, release.calibration(calibrations, oldest_stands_in=stands_in))
     except (UnknownRow, PermanentError) as refusal:
         why = refusal.reason.detail if isinstance(refusal, PermanentError) else str(refusal)
         if known.refused is None:
