@@ -28,6 +28,7 @@ from frenzy.core.planning.grid import GridLimits, divisors, grid_of, plan_grid
 from frenzy.core.planning.honours import honoured
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemoryTerm, ResourcePlan
@@ -184,8 +185,9 @@ class _Type:
         refusal = self.facts.refusal(plan)
         # what a run held beyond its plan says nothing where nothing was known
         extra = 0 if plan.memory.is_rehearsal else self._request.extra_bytes_per_gpu
-        if refusal is None and plan.memory.required_bytes + extra > plan.gpu_memory_bytes:
-            refusal = memory_refusal(plan, extra)
+        too_few = refusal is not None and refusal.code is ReasonCode.NOT_ENOUGH_GPUS
+        if (refusal is None or too_few) and plan.memory.required_bytes + extra > plan.gpu_memory_bytes:
+            refusal = memory_refusal(plan, extra)  # more GPUs alone would not do
         if refusal is None and plan.memory.host_bytes > self.facts.host_bytes_per_node:
             refusal = self.facts.host_refusal(plan)
         return Ranked(plan) if refusal is None else Refused(plan, refusal)

@@ -116,6 +116,12 @@ def test_the_number_of_gpus_stays_within_the_scripts_limits(memory: str | None) 
     assert {each.num_gpus for each in plans(asked("world_size", memory=memory))} == {1, 2, 4}
 
 
+def test_more_gpus_are_not_the_remedy_where_each_lacks_the_declared_memory() -> None:
+    of = asked("world_size", memory="400 GiB", of=job(global_batch=64), min_gpus=64)
+    refusal = smallest_remedy(of, mixed_cluster(), CALIBRATION)
+    assert refusal.code is ReasonCode.INSUFFICIENT_GPU_MEMORY
+
+
 def test_declared_memory_is_what_decides_where_no_model_is_named() -> None:
     found = candidates(asked("world_size", memory="300 MiB"))
     fitting = [each.plan for each in found if each.feasible]
