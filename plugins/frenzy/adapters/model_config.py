@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -25,6 +25,9 @@ from frenzy.core.memory.model_trace import library_config
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.core.values.job import ModelSpec
 
+_WRITTEN: Final = "model.config"
+# Real configs hold many keys that their family does not know. One that differs by a letter is a slip.
+_SLIP: Final = 0.9
 _CONFIG_FILE: Final = "config.json"
 # So transformers begins the list of all families when it does not know one.
 _BEFORE_FAMILIES: Final = "Should contain one of "
@@ -36,7 +39,7 @@ _READER: Final = """
 import json, os, sys, tempfile
 sys.modules["torch"] = None
 from transformers import AutoConfig
-asked, commit = json.load(sys.stdin), None
+asked, commit, names = json.load(sys.stdin), None, []
 try:
     if "hub_id" in asked:
         from transformers.utils.hub import cached_file
@@ -46,9 +49,11 @@ try:
             commit = os.path.basename(os.path.dirname(found))  # a folder for each in the cache of the hub's client
             config = AutoConfig.from_pretrained(os.path.dirname(found), trust_remote_code=False)
     else:
-        from frenzy.trainer.model.library_configs import config_of
+        from frenzy.trainer.model.library_configs import config_of, field_names
         config = config_of({**asked["options"], "model_type": asked["family"]})
-    answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False)), "commit": commit}
+        names = field_names(config)
+    answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False))}
+    answer |= {"commit": commit, "names": names}
 except Exception as error:
     answer = {"error": str(error) or type(error).__name__}
 print(json.dumps(answer))
@@ -68,7 +73,7 @@ def resolve_model_config(model: ModelSpec, *, cache_folder: Path | None = None) 
 def resolve_model(model: ModelSpec, *, cache_folder: Path | None = None) -> tuple[ModelSpec, dict[str, Any]]:
     """``model`` with the commit that its hub id and revision stand for now, and its config; else as above."""
     if model.config is not None:
-        return model, _complete(dict(model.config), "model.config", cache_folder)
+        return model, _complete(dict(model.config), _WRITTEN, cache_folder)
     if model.path is not None:
         return model, _complete(_read_folder(model.path), "model.path", cache_folder)
     answer = _from_hub(model)
@@ -135,6 +140,8 @@ def _kept_or_asked(given: Mapping[str, Any], path: str, kept: Path | None) -> di
     answer = ask_patiently(_READER, {"family": str(options.pop("model_type", "")), "options": options}, kept)
     if "config" not in answer:
         raise SpecError([_violation(given, path, str(answer["error"]))])
+    if path == _WRITTEN and (misspelt := [*_misspelt(options, answer["names"])]):
+        raise SpecError(misspelt)
     config = library_config(answer["config"])  # what is measured of a model is not the user's to say
     if kept is not None:
         keep(kept, config)
@@ -150,6 +157,18 @@ def _violation(given: Mapping[str, Any], path: str, error: str) -> Violation:
     near = get_close_matches(family, families.split(", "))
     allowed = f"did you mean {' or '.join(near)}?" if near else "a model_type that transformers knows, such as llama"
     return Violation(path=f"{path}.model_type", value=repr(family), allowed=allowed)
+
+
+def _misspelt(given: Mapping[str, Any], names: Collection[str]) -> Iterator[Violation]:
+    """What the family does not know and is nearly a field of it that is not given; transformers would ignore it.
+
+    Tokens' ids, such as those of bos and eos, are alike without being slips.
+    """
+    missing = [each for each in names if each not in given]
+    for key, value in given.items():
+        near = get_close_matches(key, missing, n=1, cutoff=_SLIP)
+        if near and key not in names and not key.endswith("_token_id"):
+            yield Violation(path=f"{_WRITTEN}.{key}", value=repr(value)[:200], allowed=f"did you mean {near[0]}?")
 
 
 def _digest(given: Mapping[str, Any]) -> str:

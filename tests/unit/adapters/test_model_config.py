@@ -183,3 +183,26 @@ def test_whoever_asks_for_a_config_that_another_asks_for_takes_that_answer(tmp_p
         kept.with_suffix(".draft").replace(kept)
         fcntl.flock(turn, fcntl.LOCK_UN)
         assert second.result() == {"answer": "the first one's"}
+
+
+@pytest.mark.usefixtures("one_config_reader")
+def test_a_slip_in_a_written_key_is_told_the_field_that_was_meant() -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_model_config(ModelSpec(config={**TINY, "num_hiden_layers": 2, "vocabsize": 99}))
+    assert [(each.path, each.value, each.allowed) for each in caught.value.violations] == [
+        ("model.config.num_hiden_layers", "2", "did you mean num_hidden_layers?"),
+        ("model.config.vocabsize", "99", "did you mean vocab_size?"),
+    ]
+
+
+@pytest.mark.usefixtures("one_config_reader")
+@pytest.mark.parametrize(
+    ("family", "beside"),
+    [
+        ("llama", {"torch_dtype": "float32", "rope_scaling": None, "rope_theta": 1e4, "auto_map": {}, "layer_norm": 1}),
+        ("gpt2", {"hidden_size": 64, "n_ctx": 64, "task_specific_params": {}, "gradient_checkpointing": False}),
+        ("gemma3_text", {"boi_token_id": 1, "hidden_activation": "gelu", "cache_implementation": "hybrid"}),
+    ],
+)
+def test_other_names_of_fields_and_keys_of_real_configs_are_no_slips(family: str, beside: dict[str, object]) -> None:
+    resolve_model_config(ModelSpec(config={"model_type": family, "architectures": ["X"], **beside}))

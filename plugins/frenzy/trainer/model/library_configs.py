@@ -17,6 +17,15 @@ def config_of(fields: Mapping[str, Any]) -> Any:
     return AutoConfig.for_model(str(options.pop("model_type", "")), **options)
 
 
+def field_names(config: Any) -> list[str]:
+    """What the class of ``config`` knows, other names of its fields among it; nothing where no default tells."""
+    try:
+        default = type(config)()
+        return sorted({*default.to_dict(), *default.attribute_map})
+    except Exception:  # a class that cannot be made of nothing: then nobody knows
+        return []
+
+
 def _with_floats(value: Any) -> Any:
     if isinstance(value, Mapping):
         if value.keys() == {_FLOAT}:
