@@ -62,7 +62,7 @@ def test_a_run_that_moved_says_what_it_took_and_where_its_memory_was_going(page:
     for line in ("validation", "predicted", "required with margin", "capacity", "forecast"):
         assert line in legends
     assert page.evaluate("document.querySelectorAll('.timeline .band').length") == 2
-    for words in ("perplexity", "frenzy://models/moved", "s3://plays/new.jsonl", "GPU-hours", "goes on from step 90"):
+    for words in ("perplexity", "frenzy://models/moved", "s3://plays/new.jsonl", "GPU-hours", "went on from step 90"):
         says(page, words)
 
 
@@ -90,6 +90,70 @@ def test_a_resumed_run_shows_its_first_attempts_and_no_phase_between_its_end_and
         ["starting", 600, 100],
         ["training", 700, 300],
     ]
+
+
+def test_waiting_for_the_first_gpus_is_no_planning(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "moved"))
+    phases = page.evaluate(
+        """(async () => {
+          const { timeline } = await import('../static/timeline.js');
+          const attempt = { attempt: 1, created_s: 300, first_step_s: 400, ended_s: 500,
+            last_step: 9, next_attempt: {} };
+          const events = [{ kind: 'state', text: 'QUEUED: WAITING_FOR_QUOTA: It waits.', time_s: 150 }];
+          const phases = (state, attempts) => Array.from(
+            timeline({ run: { created_s: 100, updated_s: 500, state }, events, attempts }).querySelectorAll('.phase'),
+            (e) => e.className.split(' ')[1]);
+          return [phases('SUCCEEDED', [attempt]), phases('QUEUED', [])];
+        })()"""
+    )
+    assert phases == [["planning", "waiting", "starting", "training"], ["planning", "waiting"]]
+
+
+def test_only_all_steps_are_compared_with_what_was_predicted_for_all(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "moved"))
+    told = page.evaluate(
+        """(async () => {
+          const { account } = await import('../static/plans.js');
+          const plan = { num_gpus: 1, predicted_run_s: 100, predicted_cost: null, memory: {} };
+          const attempts = [{ plan, created_s: 0, first_step_s: 10, ended_s: 1910 }];
+          return ['SUCCEEDED', 'CANCELLED'].map((state) => account(attempts, state).innerText);
+        })()"""
+    )
+    assert isinstance(told, list)
+    assert "19 times" in told[0] and "19 times" not in told[1]
+    assert all("no prices in the cluster file" in each for each in told)
+
+
+def test_a_loss_that_is_no_language_model_s_has_no_unit_and_speed_without_tokens_no_chart(
+    page: Browser, played: Stage
+) -> None:
+    show(page, played.page("training", "moved"))
+    told = page.evaluate(
+        """(async () => {
+          const { Charts, isOfText } = await import('../static/charts.js');
+          const told = [];
+          for (const [task, speed] of [['dpo', 0], ['sft', 9]]) {
+            const charts = new Charts();
+            document.querySelector('main').append(charts.node);
+            const of = (value) => [value, value];
+            const columns = { time: [1, 2], step: [1, 2], loss: of(1), validation: of(null), speed: of(speed),
+              foreseen: of(null), measured: of(1),
+              least: of(1), predicted: of(1), required: of(1), capacity: of(1), forecast: of(null) };
+            charts.update(columns, [1, 2], [], [], isOfText({ job: { workload: { task } }, model_config: {} }));
+            told.push(charts.plots.map((each) => each.axes[1].label));
+          }
+          return told;
+        })()"""
+    )
+    assert told == [["loss", "memory, held by tensors"], ["nats per token", "tokens / s", "memory, held by tensors"]]
+
+
+def test_what_nothing_can_run_is_not_resumed_and_what_crashed_is(page: Browser, played: Stage) -> None:
+    resume = "Array.from(document.querySelectorAll('button'), (each) => each.textContent).includes('Resume')"
+    for run, is_offered in (("crashed", True), ("refused", False)):
+        show(page, played.page("training", run))
+        says(page, "Run again")
+        assert page.evaluate(resume) is is_offered
 
 
 def test_the_finished_model_is_downloaded_from_a_frame_like_airflow_s(

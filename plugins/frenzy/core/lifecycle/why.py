@@ -9,7 +9,7 @@ from typing import Final
 from frenzy.core.lifecycle.reschedule import DONE_REASONS, memory_move
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, QueueEntry, RunRecord
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.units import format_bytes, format_duration
+from frenzy.core.values.units import counted, format_bytes, format_duration
 
 # From when on steps that take longer than predicted are worth a sentence, and after how many; the first ones are slow.
 _SLOW: Final = 2.0
@@ -78,19 +78,18 @@ def _last_change(attempts: Sequence[Attempt]) -> Iterator[str]:
         moved = memory_move(after.next_attempt, after.plan)
         if moved is not None:
             yield moved.sentence
-        yield f"Attempt {after.attempt} {_lost(before, after)}."
+        if after.is_live or after.first_step_s is not None:
+            yield f"Attempt {after.attempt} {_lost(before, after)}."
 
 
 def _lost(before: Attempt, after: Attempt) -> str:
     start = after.next_attempt.checkpoint_step
+    starts, goes, is_, are = ("starts", "goes", "is", "are") if after.is_live else ("started", "went", "was", "were")
+    lost = max(0, before.last_step - (start or 0))
+    again = f"{counted(lost, 'step')} {is_ if lost == 1 else are} made again"
     if start is None:
-        return f"starts again; {_steps(before.last_step)}" if before.last_step else "starts again; nothing was lost"
-    lost = max(0, before.last_step - start)
-    return f"goes on from step {start}; {_steps(lost) if lost else 'no step is lost'}"
-
-
-def _steps(count: int) -> str:
-    return "1 step is made again" if count == 1 else f"{count} steps are made again"
+        return f"{starts} again; {again if lost else 'nothing was lost'}"
+    return f"{goes} on from step {start}; {again if lost else f'no step {is_} lost'}"
 
 
 def _reason(reason: Reason | None) -> Iterator[str]:

@@ -8,12 +8,13 @@ import pytest
 from tests.unit.app.conftest import airflow as airflow
 from tests.unit.app.playing import Airflow, make_job
 
+from frenzy.app.cancellation import cancel
 from frenzy.app.observe import report_progress
 from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.settlement import end_attempt
 from frenzy.core.lifecycle.why import slow_steps
 from frenzy.core.runs.protocol import EndReport, ProgressReport
-from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.units import MIB
 
@@ -94,6 +95,21 @@ def test_a_move_says_why_and_what_it_cost(airflow: Airflow, last: int, saved: in
     airflow.place()
     assert "Attempt 1 ended at step" in why(airflow)
     assert said in why(airflow)
+
+
+def test_a_run_that_was_cancelled_tells_of_its_moves_as_of_the_past(airflow: Airflow) -> None:
+    airflow.begun()
+    airflow.press(1, extra=200 * MIB, number=50)
+    airflow.step(1, 50)
+    airflow.end(1, OUT_OF_SPACE, last_step=50)
+    airflow.decide()
+    airflow.place()
+    airflow.launch(2)
+    airflow.step(2, 51)
+    cancel(airflow.services, airflow.key, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    airflow.end(2, 0, last_step=51)
+    airflow.decide()
+    assert why(airflow).endswith("Attempt 2 went on from step 50; no step was lost.")
 
 
 def test_a_worker_s_words_are_a_sentence_of_their_own(airflow: Airflow) -> None:
