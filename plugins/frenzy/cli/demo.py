@@ -29,7 +29,7 @@ from frenzy.cli.render.console import out
 from frenzy.cli.render.error_text import FAILED
 from frenzy.core.planning.selection import fitting
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
-from frenzy.core.values.units import format_duration
+from frenzy.core.values.units import counted, format_duration
 from frenzy.settings import CHECKOUT, ElasticMoves, Settings, load_settings
 
 if TYPE_CHECKING:
@@ -265,8 +265,9 @@ def _show_placement(console: Console, attempt: Attempt) -> None:
     console.print(
         Text.assemble(
             (f"HAS placed attempt {attempt.attempt}: ", "bold"),
-            f"{plan.plan_id} as {placement_text(attempt)}; {plan.dp} workers x {plan.micro_batch_size} sequences "
-            f"x {plan.accumulation_steps} micro-batches. Because: {attempt.next_attempt.reason.sentence}",
+            f"{plan.plan_id} as {placement_text(attempt)}; {counted(plan.dp, 'worker')} x "
+            f"{counted(plan.micro_batch_size, 'sequence')} x "
+            f"{counted(plan.accumulation_steps, 'accumulation step')}. Because: {attempt.next_attempt.reason.sentence}",
         )
     )
     console.print(memory_breakdown(plan))

@@ -11,7 +11,7 @@ from frenzy.core.lifecycle.reschedule import MEMORY_REASONS
 from frenzy.core.runs.ledger import Attempt, JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.units import counted, format_bytes, format_difference
 
 ALLOWED_PREDICTION_ERROR: Final = 0.08
 _OUT_OF_MEMORY: Final = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})
@@ -81,7 +81,9 @@ def workers_changed(view: RunView) -> Check:
     passed = any(before.plan.num_gpus != after.plan.num_gpus for before, after in pairs) and all(
         before.plan.shape != after.plan.shape for before, after in pairs
     )
-    words = " -> ".join(f"{plan} ({each.plan.num_gpus} workers)" for plan, each in zip(ids, attempts, strict=True))
+    words = " -> ".join(
+        f"{plan} ({counted(each.plan.num_gpus, 'worker')})" for plan, each in zip(ids, attempts, strict=True)
+    )
     return Check(name="It went on with another plan on another number of workers", passed=passed, evidence=words)
 
 
@@ -109,18 +111,18 @@ def training_resumed(view: RunView) -> Check:
 
 def memory_was_predicted(view: RunView) -> Check:
     """In each attempt that made steps: over those before growth nobody predicted set in."""
-    errors: list[tuple[Attempt, float]] = []
-    for each in view.attempts:
-        if each.explained_peak_bytes:
-            predicted = each.plan.memory.peak_allocated_bytes
-            errors.append((each, (predicted - each.explained_peak_bytes) / each.explained_peak_bytes))
-    measured = {each.attempt for each, _ in errors}
-    blind = [each.attempt for each in view.attempts if each.last_step and each.attempt not in measured]
-    passed = bool(errors) and not blind and all(abs(error) <= ALLOWED_PREDICTION_ERROR for _, error in errors)
+    peaks = {
+        each.attempt: (each.plan.memory.peak_allocated_bytes, each.explained_peak_bytes)
+        for each in view.attempts
+        if each.explained_peak_bytes
+    }
+    blind = [each.attempt for each in view.attempts if each.last_step and each.attempt not in peaks]
+    errors = [abs(predicted - measured) / measured for predicted, measured in peaks.values()]
+    passed = bool(peaks) and not blind and max(errors) <= ALLOWED_PREDICTION_ERROR
     words = "; ".join(
-        f"attempt {each.attempt}: {format_bytes(each.plan.memory.peak_allocated_bytes)} predicted, "
-        f"{format_bytes(each.explained_peak_bytes or 0)} measured ({100 * error:+.1f} %)"
-        for each, error in errors
+        f"attempt {attempt}: {format_bytes(predicted)} predicted, {format_bytes(measured)} measured "
+        f"({format_difference(measured, predicted)})"
+        for attempt, (predicted, measured) in peaks.items()
     )
     name = f"Predicted and measured peak differ by at most {100 * ALLOWED_PREDICTION_ERROR:.0f} %"
     return Check(name=name, passed=passed, evidence=words or "nothing was measured")

@@ -19,7 +19,7 @@ from frenzy.core.runs.steps import steps_are_estimated
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.queue_rules import ANY_OTHER, QuotaRow
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, ResourcePlan
-from frenzy.core.values.units import format_bytes, format_duration
+from frenzy.core.values.units import format_bytes, format_difference, format_duration
 
 if TYPE_CHECKING:  # `plan` shows no run
     from frenzy.core.runs.protocol import RunView
@@ -300,10 +300,10 @@ def steps_text(attempt: Attempt) -> str:
 
 
 def off_by(attempt: Attempt) -> str:
-    """Signed error of the prediction, of the measured value; a rehearsal has the whole card and predicts nothing."""
+    """The measured peak against the predicted one; a rehearsal has the whole card and predicts nothing."""
     memory, measured = attempt.plan.memory, attempt.explained_peak_bytes
-    predicted = memory.peak_allocated_bytes
-    return "-" if not measured or memory.is_rehearsal else f"{100 * (predicted - measured) / measured:+.1f} %"
+    predicted = 0 if memory.is_rehearsal else memory.peak_allocated_bytes
+    return format_difference(measured, predicted) if measured and predicted else "-"
 
 
 def queue_tables(view: QueueView) -> RenderableType:

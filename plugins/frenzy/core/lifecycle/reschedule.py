@@ -21,7 +21,7 @@ from frenzy.core.values.failure_classes import NextStep, codes_of
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemorySource, PlanShape, ResourcePlan
 from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.units import counted, format_bytes
 
 MEMORY_REASONS: Final = frozenset(
     {
@@ -119,7 +119,7 @@ def follow_up(run: RunRecord, attempts: tuple[Attempt, ...]) -> NextAttempt | Re
         return Reason(
             code=ReasonCode.RESCHEDULE_BUDGET_SPENT,
             detail=(
-                f"The run was moved {run.num_reschedules} times and ended again: {outcome.sentence}"
+                f"The run was moved {counted(run.num_reschedules, 'time')} and ended again: {outcome.sentence}"
                 if run.num_reschedules
                 else f"on_memory_pressure.max_reschedules is 0, and the attempt ended: {outcome.sentence}"
             ),

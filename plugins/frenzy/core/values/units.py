@@ -102,6 +102,16 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def format_difference(measured: float, predicted: float) -> str:
+    """How far ``measured`` is from ``predicted``, not 0: ``"+4.4 %"`` where more was measured; from three times as
+    much on, ``"19 times"``."""
+    times = measured / predicted
+    if times >= 3:
+        return f"{times:.{0 if times >= 10 else 1}f} times"
+    value = round(100 * (times - 1), 1)
+    return f"{value:+.1f} %" if value else "0.0 %"
+
+
 def round_up(value: float, digits: int = 3) -> float:
     """``value`` to so many digits, never less than it was."""
     if value <= 0:

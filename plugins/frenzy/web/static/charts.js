@@ -72,8 +72,8 @@ const DASH = { predicted: { ...QUIET, dash: [7, 4] }, required: { ...QUIET, dash
 const KINDS = {
   loss: {
     title: "Loss", label: "nats per token", keys: ["loss", "validation"], scale: {},
-    series: () => [line("training", "measured", (v) => v.toFixed(4)),
-      line("validation", "predicted", (v) => `${v.toFixed(4)} (perplexity ${Math.exp(v).toFixed(2)})`, { spanGaps: true, points: { show: true } })],
+    series: (isText) => [line("training", "measured", (v) => v.toFixed(4)),
+      line("validation", "predicted", (v) => (isText ? `${v.toFixed(4)} (perplexity ${Math.exp(v).toFixed(2)})` : v.toFixed(4)), { spanGaps: true, points: { show: true } })],
     axis: {},
   },
   speed: {
@@ -131,7 +131,7 @@ function bands(spansNow) {
 }
 
 // A run without validations has no line for them, nor one GPU a second line, nor a steady run a forecast.
-function shown(kind, columns, lines) {
+function shown(kind, columns, lines, isText) {
   const { keys, series } = KINDS[kind];
   const isThere = {
     validation: () => columns.validation.some((value) => value !== null),
@@ -139,8 +139,14 @@ function shown(kind, columns, lines) {
     forecast: () => lines.length > 0,
   };
   const kept = keys.map((key) => isThere[key]?.() ?? true);
-  return { keys: keys.filter((_, index) => kept[index]), series: series().filter((_, index) => kept[index]) };
+  return { keys: keys.filter((_, index) => kept[index]), series: series(isText).filter((_, index) => kept[index]) };
 }
+
+// A script need not report tokens.
+const kindsOf = (columns) => Object.keys(KINDS).filter((kind) => kind !== "speed" || columns.speed.some((value) => value > 0));
+
+// Whether its loss is that of a language model; what a script without a model reports is not known.
+export const isOfText = ({ job: { workload }, model_config: model }) => !workload || (Boolean(model) && ["language-model", "sft"].includes(workload.task));
 
 // Between two lines; the first two columns are time and step.
 function filled(kind, keys) {
@@ -156,11 +162,12 @@ export class Charts {
     this.shape = "";
   }
 
-  // span: the ends of the axis of time. spans: of the attempts. lines: as `forecasts` finds them.
-  update(columns, span, spans, lines) {
+  // span: the ends of the axis of time. spans: of the attempts. lines: as `forecasts` finds them. isText: as `isOfText` says.
+  update(columns, span, spans, lines, isText) {
     this.spans = spans;
     this.lines = lines;
-    const keys = Object.keys(KINDS).map((kind) => shown(kind, columns, lines).keys);
+    this.isText = isText;
+    const keys = kindsOf(columns).map((kind) => shown(kind, columns, lines).keys);
     const shape = JSON.stringify([document.documentElement.dataset.theme, this.node.clientWidth, zone(), keys]);
     if (shape !== this.shape) this.draw(columns, shape);
     this.plots.forEach((plot, index) => {
@@ -174,8 +181,9 @@ export class Charts {
     this.shape = shape;
     const [width, here] = [Math.max(420, this.node.clientWidth), zone()];
     this.node.replaceChildren();
-    this.plots = Object.entries(KINDS).map(([kind, { title, label, scale, axis }]) => {
-      const { keys, series } = shown(kind, columns, this.lines);
+    this.plots = kindsOf(columns).map((kind) => {
+      const { title, label, scale, axis } = KINDS[kind];
+      const { keys, series } = shown(kind, columns, this.lines, this.isText);
       const ink = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, labelGap: 2 };
       const figure = el("figure", {}, el("figcaption", {}, title));
       this.node.append(figure);
@@ -186,7 +194,7 @@ export class Charts {
         tzDate: (s) => uPlot.tzDate(new Date(s * 1000), here),
         scales: { x: { time: true }, y: scale, step: { auto: false, range: [0, 1] } },
         axes: [{ ...ink, label: `time, ${here}`, labelSize: 18, size: 34, space: 84, values: (_, ticks) => ticks.map(hours) },
-          { ...ink, label, labelSize: 20, size: 72, ...axis }],
+          { ...ink, label: kind === "loss" && !this.isText ? "loss" : label, labelSize: 20, size: 72, ...axis }],
         series: [{ label: "time", value: (_, v) => (v ? hours(v) : "–") },
           { label: "step", scale: "step", show: true, width: 0, points: { show: false }, value: (_, v) => v ?? "–" },
           ...series.map((each) => ({ spanGaps: false, ...each }))],

@@ -59,7 +59,7 @@ const RUNNING = [
     el("div", { title: row.nodes.join(", ") }, listed(row.nodes.slice(0, MOST_NODES).map((each) => only("node", each))), row.nodes.length > MOST_NODES ? " …" : null)], null, "200px"],
   ["step", (row) => beneath(row.total_steps ? `${row.last_step} / ${row.total_steps}` : row.last_step, row.last_loss === null ? null : `loss ${row.last_loss.toFixed(4)}`), "number", "125px"],
   ["memory", (row) => beneath(bytes(row.measured_peak_bytes), `of ${bytes(row.capacity_bytes)}`, "the highest that was measured on one GPU"), "number", "110px"],
-  ["held until", (row) => beneath(clock(row.expected_end_s), row.num_reschedules ? `moved ${row.num_reschedules} times` : null), "number", "150px"],
+  ["held until", (row) => beneath(clock(row.expected_end_s), row.num_reschedules ? `moved ${row.num_reschedules} time${row.num_reschedules === 1 ? "" : "s"}` : null), "number", "150px"],
   ["note", (row) => short(row.reason), "why", "auto"],
 ];
 
@@ -70,7 +70,8 @@ function preparing(queue) {
 }
 
 function ended(views) {
-  const rows = views.filter((each) => each.run.state === "SUCCEEDED" || each.run.state === "CANCELLED" || each.run.state.startsWith("FAILED"));
+  const rows = views.filter((each) => each.run.state === "SUCCEEDED" || each.run.state === "CANCELLED" || each.run.state.startsWith("FAILED"))
+    .sort((one, other) => other.run.updated_s - one.run.updated_s);
   if (!rows.length) return notice("Nothing has ended yet.");
   return table([
     ["job", ({ run }) => runLink(run.identity.dag_id, run.identity.run_id, {}, run.job.name)],

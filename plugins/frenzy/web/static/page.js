@@ -92,9 +92,12 @@ export function clock(epochSeconds) {
   return day(at) === day(parts(Date.now() / 1000)) ? hours(epochSeconds) : `${day(at)} ${at.hour}:${at.minute}`;
 }
 
-export function percent(part, whole) {
-  const value = (100 * (part - whole)) / whole;
-  return `${value >= 0 ? "+" : ""}${value.toFixed(1)} %`;
+// A plus where more was measured than predicted; from three times as much on, how many times.
+export function difference(measured, predicted) {
+  const times = measured / predicted;
+  if (times >= 3) return `${times.toFixed(times < 10 ? 1 : 0)} times`;
+  const value = Math.round(1000 * (times - 1)) / 10;
+  return `${value > 0 ? "+" : ""}${value.toFixed(1)} %`;
 }
 
 // The general sentence of each reason code, for reasons without particulars.

@@ -1,5 +1,5 @@
 // Every plan that was considered, its memory by term, and why it ranks there; and what the attempts ran on.
-import { bytes, duration, el, percent, reason, svg, table } from "./page.js";
+import { bytes, difference, duration, el, isFinal, reason, svg, table } from "./page.js";
 
 const SHOWN = 8;
 const BAR = { width: 260, height: 16 };
@@ -110,7 +110,8 @@ function legend(names) {
 
 function offBy(attempt) {
   const measured = attempt.explained_peak_bytes;
-  return measured && !attempt.plan.memory.is_rehearsal ? percent(attempt.plan.memory.peak_allocated_bytes, measured) : "–";
+  const predicted = attempt.plan.memory.is_rehearsal ? 0 : attempt.plan.memory.peak_allocated_bytes;
+  return measured && predicted ? [`off by ${difference(measured, predicted)}`] : [];
 }
 
 function took(attempt) {
@@ -133,7 +134,7 @@ export function attemptsTable(attempts) {
     ["up to step", (each) => each.last_step, "number"],
     ["trained", took, "number"],
     ["step", (each) => both(duration(each.step_time_s), duration(timed(each.plan, "step_time_s"))), "number"],
-    ["peak of one GPU", (each) => both(bytes(each.explained_peak_bytes), bytes(each.plan.memory.peak_allocated_bytes), `off by ${offBy(each)}`), "number"],
+    ["peak of one GPU", (each) => both(bytes(each.explained_peak_bytes), bytes(each.plan.memory.peak_allocated_bytes), ...offBy(each)), "number"],
     ["highest", (each) => [bytes(each.measured_peak_bytes), el("div", { class: "faint" }, `of ${bytes(each.plan.gpu_memory_bytes)}`)], "number"],
     ["outcome", (each) => (each.outcome ? reason(each.outcome) : "under way"), "why"],
   ], attempts);
@@ -145,20 +146,22 @@ const price = (plan) => (plan.predicted_run_s ? plan.predicted_cost / plan.predi
 const figure = (value) => value?.toPrecision(3) ?? "–";
 const isPriced = (each) => each.plan.predicted_cost !== null;
 
-// The whole run beside what its first plan promised; a run that is on has not spent all yet.
-export function account(attempts, isOver) {
+// The whole run beside what its first plan promised; only a run that succeeded has made all steps of that.
+export function account(attempts, state) {
+  const isOver = isFinal(state);
   const [first] = attempts;
   const predicted_s = timed(first.plan, "predicted_run_s");
   const trained = attempts.filter((each) => each.first_step_s);
   const rows = [
     ["training", predicted_s, sum(trained, (each) => (each.ended_s || Date.now() / 1000) - each.first_step_s), duration],
     ["GPU-hours", predicted_s && (first.plan.num_gpus * predicted_s) / 3600, sum(attempts, (each) => (each.plan.num_gpus * held(each)) / 3600), figure],
-    ["cost", timed(first.plan, "predicted_cost"), attempts.every(isPriced) ? sum(attempts, (each) => price(each.plan) * held(each)) : null, figure],
+    attempts.some(isPriced) ? ["cost", timed(first.plan, "predicted_cost"), attempts.every(isPriced) ? sum(attempts, (each) => price(each.plan) * held(each)) : null, figure]
+      : ["cost", null, null, () => "no prices in the cluster file"],
   ];
   return table([
     ["", ([name]) => name], ["predicted", ([, predicted, , words]) => words(predicted), "number"],
     [isOver ? "measured" : "until now", ([, , measured, words]) => words(measured), "number"],
-    ["difference", ([, predicted, measured]) => (isOver && predicted && measured !== null ? percent(measured, predicted) : "–"), "number"],
+    ["difference", ([, predicted, measured]) => (state === "SUCCEEDED" && predicted && measured !== null ? difference(measured, predicted) : "–"), "number"],
   ], rows, { narrow: true });
 }
 

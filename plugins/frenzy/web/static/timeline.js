@@ -28,18 +28,22 @@ function segments(view) {
     if (stop > at) found.push([at, stop, phase, attempt]);
     at = Math.max(at, stop);
   };
-  const queued = view.queue_entry?.submitted_s ?? view.attempts[0]?.created_s;
+  const queued = view.events.find(({ kind, text }) => kind === "state" && text.startsWith("QUEUED"))?.time_s;
+  const wait = (end, isFirst) => {
+    if (isFirst) upTo(Math.min(queued ?? Infinity, end ?? until), "planning", null);
+    upTo(end, "waiting", null);
+  };
   const resumed = () => { at = Math.max(at, view.run.created_s); };
   for (const attempt of view.attempts) {
     if (attempt.created_s >= view.run.created_s) resumed();
-    upTo(attempt.created_s, attempt.attempt === 1 ? "planning" : "waiting", null);
+    wait(attempt.created_s, attempt.attempt === 1);
     const ended = attempt.ended_s ?? until;
     upTo(Math.min(attempt.first_step_s ?? ended, attempt.stop_asked_s ?? ended, ended), "starting", attempt);
     upTo(Math.min(attempt.stop_asked_s ?? ended, ended), "training", attempt);
     upTo(ended, "saving", attempt);
   }
   resumed();
-  if (!isFinal(view.run.state)) upTo(until, queued === undefined ? "planning" : "waiting", null);
+  if (!isFinal(view.run.state)) wait(until, !view.attempts.length);
   return found;
 }
 

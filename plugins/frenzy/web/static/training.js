@@ -1,5 +1,5 @@
 // The tab Training of a DAG run: why it is where it is, what it did, how it goes, what was planned, what was written.
-import { Charts, ahead, forecasts, outlook, points } from "./charts.js";
+import { Charts, ahead, forecasts, isOfText, outlook, points } from "./charts.js";
 import { Logs } from "./logs.js";
 import { modelCard, modelOf } from "./model.js";
 import { Shown, actionButton, bytes, codeLink, el, get, isFinal, leaveTo, notice, post, repeat, runLink, runsOfPage, state, table } from "./page.js";
@@ -39,8 +39,8 @@ class Training {
     why.show([words, far, run.reason, run.state], () => [notice(words, far, tone(run.state)), code(run.reason)]);
     this.showTime(view);
     spent.show([attempts, isFinal(run.state) || Math.round(Date.now() / 10000)], () => (attempts.length
-      ? [el("h2", {}, "Predicted and measured"), account(attempts, isFinal(run.state)),
-        el("p", { class: "faint" }, "Predicted by the first plan, without starting and without moves; GPU-hours and cost count all the time that GPUs were held.")] : []));
+      ? [el("h2", {}, "Predicted and measured"), account(attempts, run.state),
+        el("p", { class: "faint" }, "Predicted by the first plan for all steps, without starting and without moves; GPU-hours and cost count all the time that GPUs were held.")] : []));
     tried.show(attempts, () => (attempts.length ? [el("h2", {}, "Attempts"), attemptsTable(attempts)] : []));
     plans.show([view.candidates, attempts.map((each) => each.plan)], () => (view.candidates.length ? plansOf(view) : []));
     this.whatIf.update(view);
@@ -82,7 +82,8 @@ class Training {
     });
     if (run.state === "SUCCEEDED") return [again];
     const tune = TUNED.includes(run.state) && run.model_config !== null ? actionButton("Tune to fit", (say) => this.tune(say)) : null;
-    return [actionButton("Resume", async (say) => {
+    const isHopeless = run.state === "FAILED_NO_RESOURCE" && !run.num_attempts; // there is nothing that it could go on from
+    return [isHopeless ? null : actionButton("Resume", async (say) => {
       await resume(run.identity);
       say("It goes on from its newest checkpoint.");
       this.isResumed = true;
@@ -108,7 +109,7 @@ class Training {
     const lines = forecasts(found, view.attempts, view.run.total_steps);
     const [begin, until] = range(view);
     this.span = ahead([begin, until], lines, !isFinal(view.run.state));
-    this.charts.update(columns, this.span, view.attempts.map((each) => [each.created_s, each.ended_s ?? until]), lines);
+    this.charts.update(columns, this.span, view.attempts.map((each) => [each.created_s, each.ended_s ?? until]), lines, isOfText(view.run));
     const words = outlook(view.attempts);
     memory.show(words, () => (words ? [notice(words, null, "warn")] : []));
     const last = [...found.attempts].reverse().find((each) => each.ranks.length > 1);

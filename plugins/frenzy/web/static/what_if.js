@@ -1,5 +1,5 @@
 // What a run's job would get with other values: the answer of the page New job, beside the run's own plan.
-import { Refusal, Shown, actionButton, bytes, duration, el, get, leaveTo, notice, percent, post, reason, table } from "./page.js";
+import { Refusal, Shown, actionButton, bytes, difference, duration, el, get, leaveTo, notice, post, reason, table } from "./page.js";
 import { costOf, memoryCell, planId, plansOf, settings, termNames, timed } from "./plans.js";
 import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
 import { handOver } from "./starting.js";
@@ -41,7 +41,7 @@ const FIELDS = [
 ];
 
 function beside(value, own, words) {
-  return own && value !== null && value !== own ? [words(value), el("div", { class: "faint" }, percent(value, own))] : words(value);
+  return own && value !== null && value !== own ? [words(value), el("div", { class: "faint" }, difference(value, own))] : words(value);
 }
 
 function comparison(own, plan, draft) {

@@ -104,5 +104,5 @@ def test_a_rehearsal_is_off_by_nothing_since_it_predicts_nothing() -> None:
     known = replace(attempt(1, ReasonCode.COMPLETED), explained_peak_bytes=2**20)
     plan = known.plan
     rehearsal = replace(known, plan=replace(plan, memory=replace(plan.memory, is_rehearsal=True)))
-    assert off_by(known).endswith(" %")
+    assert off_by(known) != "-"
     assert off_by(rehearsal) == "-"
