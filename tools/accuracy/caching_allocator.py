@@ -41,6 +41,7 @@ class CachingAllocator:
 
     capacity_bytes: int
     reserved_bytes: int = 0
+    most_reserved_bytes: int = 0
     used_bytes: int = 0
     most_used_bytes: int = 0
     num_flushes: int = 0
@@ -81,6 +82,7 @@ class CachingAllocator:
         if self.reserved_bytes + needed > self.capacity_bytes:
             raise CardIsFull(f"{size} bytes asked, {self.used_bytes} in use, {self.reserved_bytes} reserved")
         self.reserved_bytes += needed
+        self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
         return Block(needed, size <= _SMALL)
 
     def _flush(self) -> None:

@@ -4,8 +4,8 @@
 
 Two steps of DeepSpeed are traced (``frenzy.trainer.trace``) at three lengths: each tensor's size is a polynomial of the
 length, and the order in which tensors come and go is the same. Steps of drawn lengths up to the longest are then played
-in ``CachingAllocator`` on smaller and smaller cards. What the smallest one has beyond the peak of tensors is printed in
-units of the step's largest tensor.
+in ``CachingAllocator`` on smaller and smaller cards, until one is too small. What the last one that ran them has beyond
+the peak of tensors is printed in units of the step's largest tensor.
 """
 
 from __future__ import annotations
@@ -104,15 +104,15 @@ class TracedStep:
         for left in blocks.values():
             allocator.give(left)
 
-    def fits(self, lengths: Sequence[int], capacity_bytes: int) -> bool:
-        """Whether steps of these lengths run on such a card."""
+    def filled_bytes(self, lengths: Sequence[int], capacity_bytes: int) -> int | None:
+        """The most that the allocator holds of such a card in steps of these lengths; None where they do not run."""
         try:
             allocator = self.started(capacity_bytes)
             for each in lengths:
                 self.play(allocator, each)
         except CardIsFull:
-            return False
-        return True
+            return None
+        return allocator.most_reserved_bytes
 
     def peak_bytes(self, length: int) -> int:
         """The most that tensors take."""
@@ -121,13 +121,16 @@ class TracedStep:
         return allocator.most_used_bytes
 
     def needed_bytes(self, lengths: Sequence[int]) -> int:
-        """The smallest card on which steps of these lengths run, but for a hundredth of the peak."""
-        least = self.peak_bytes(max(lengths))
-        most, precision = 4 * least, round(_PRECISION * least)
-        while most - least > precision:
-            middle = (least + most) // 2
-            least, most = (least, middle) if self.fits(lengths, middle) else (middle, most)
-        return most
+        """The smallest card from which on larger ones run steps of these lengths, but for a hundredth of the peak.
+
+        A smaller one may run them, too: it is full more often, and gives back what a larger one keeps until a tensor
+        takes a piece of it. A card that is not filled takes the same course as one of what was held.
+        """
+        precision = round(_PRECISION * self.peak_bytes(max(lengths)))
+        enough = tried = _WITHOUT_LIMIT
+        while (filled := self.filled_bytes(lengths, tried)) is not None:
+            enough, tried = filled, filled - precision
+        return enough
 
 
 @dataclass(frozen=True, kw_only=True)

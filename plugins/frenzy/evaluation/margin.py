@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.memory.activation_coefficients import Attention
-from frenzy.core.memory.allocator_holes import lost_bytes
+from frenzy.core.memory.allocator_holes import leaves_holes, lost_bytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.cuda_memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
 from frenzy.core.memory.torch_kernels import TorchRun
@@ -42,10 +42,12 @@ class Margin:
 
 
 def _holes(run: ModelledRun) -> int:
-    """What the allocator may lose where lengths vary."""
-    if not isinstance(run, TorchRun) or not run.leaves_holes:
+    """What the allocator may lose."""
+    if not isinstance(run, TorchRun):
         return 0
     eager = run.coefficients.attention is Attention.EAGER
+    if not leaves_holes(segments_grow=run.segments_grow, lengths_vary=run.lengths_vary, has_scores=eager):
+        return 0
     logits = not run.fused_linear_loss
     return run.micro_batch * lost_bytes(run.shape, run.sequence_length, has_logits=logits, has_scores=eager)
 

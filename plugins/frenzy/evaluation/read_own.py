@@ -202,7 +202,12 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
         ),
         calibration,
     )
-    return replace(run, leaves_holes=_leaves_holes(cells), keeps_unsharded=sharded and _prepares_late(cells))
+    return replace(
+        run,
+        lengths_vary=_lengths_vary(cells),
+        segments_grow=flag(cells, "expandable_segments"),
+        keeps_unsharded=sharded and _prepares_late(cells),
+    )
 
 
 def _prepares_late(cells: Cells) -> bool:
@@ -227,10 +232,8 @@ def _loss(cells: Cells) -> Loss:
     return choice(cells, "loss", {each.value: each for each in Loss}, "torch")
 
 
-def _leaves_holes(cells: Cells) -> bool:
-    """Whether sequences are of another length in each step, in segments that do not grow."""
-    varies = choice(cells, "lengths", {"fixed": False, "vary": True}, "fixed")
-    return varies and not flag(cells, "expandable_segments")
+def _lengths_vary(cells: Cells) -> bool:
+    return choice(cells, "lengths", {"fixed": False, "vary": True}, "fixed")
 
 
 def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
@@ -258,7 +261,8 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         attention=_attention(cells, calibration),
         loss=_loss(cells),
         adapter_dropout=lora is not None and lora.dropout > 0,
-        leaves_holes=_leaves_holes(cells),
+        lengths_vary=_lengths_vary(cells),
+        segments_grow=flag(cells, "expandable_segments"),
         reentrant=True,
     )
     plan = PlanRow(

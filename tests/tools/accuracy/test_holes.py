@@ -101,9 +101,9 @@ def test_lengths_that_vary_need_a_larger_card_than_equal_ones() -> None:
     step = a_step()
     peak = step.peak_bytes(6)
 
-    assert step.fits([6] * 4, peak)
-    assert not step.fits([5, 6], peak)
-    assert step.needed_bytes([5, 6]) > peak + step.sizes(5)[1] - step.sizes(6)[0]
+    assert step.filled_bytes([6] * 4, peak) == peak
+    assert step.filled_bytes([5, 6], peak) is None
+    assert step.needed_bytes([5, 6]) == peak + step.sizes(5)[1] - step.sizes(6)[0]
 
 
 def test_a_step_with_a_loss_in_tiles_is_that_of_the_next_traced_length() -> None:
@@ -115,7 +115,17 @@ def test_a_step_with_a_loss_in_tiles_is_that_of_the_next_traced_length() -> None
 
 
 def test_a_card_that_what_stays_fills_runs_no_step() -> None:
-    assert not a_step().fits([1], 10 * MIB)
+    assert a_step().filled_bytes([1], 10 * MIB) is None
+
+
+def test_what_is_needed_counts_larger_cards_that_are_too_small_where_a_smaller_one_was_full_in_time() -> None:
+    """On the smaller card nothing is kept for the third tensor, on the larger one it takes a piece of the first."""
+    sizes = np.array([[100.0, 120.0, 2.0, 150.0]]) * MIB
+    step = TracedStep(resident=(), order=(0, ~0, 1, 2, ~1, 3, ~3, ~2), powers=sizes)
+
+    assert step.filled_bytes([1], 200 * MIB) == 170 * MIB
+    assert step.filled_bytes([1], 240 * MIB) is None
+    assert step.needed_bytes([1]) == 250 * MIB
 
 
 def test_the_last_of_the_drawn_lengths_is_the_longest() -> None:

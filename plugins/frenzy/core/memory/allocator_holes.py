@@ -1,11 +1,11 @@
-"""What PyTorch's allocator loses in its default settings where sequences are of another length in each step.
+"""What PyTorch's allocator loses in its default settings.
 
 A block of which a smaller tensor took a piece is lost for the largest tensors of the next step, which take new ones.
 When the card is full the allocator gives back what is whole; what is not stays lost. How much that is was played with
-the tensors of traced steps (``python -m tools.accuracy.holes``): up to 1.2 of the largest tensor where attention holds
-no scores, up to 2.3 where it does. Segments that grow (``expandable_segments``) leave no holes. Equal lengths lose
-nearly nothing without scores or adapters, else up to as much. Nothing is counted for them, nor without
-logits and scores.
+the tensors of traced steps (``python -m tools.accuracy.holes``): where lengths vary, up to 1.2 of the largest tensor
+if attention holds no scores; up to 2.3 if it does, be lengths equal or not: a step has scores and logits in turn, and
+neither's blocks serve the other. Segments that grow (``expandable_segments``) leave no holes. Nothing is counted for
+equal lengths without scores, nor without logits and scores.
 """
 
 from __future__ import annotations
@@ -25,13 +25,18 @@ _LOST: Final = 1.5
 _LOST_BESIDE_SCORES: Final = 2.5
 
 
+def leaves_holes(*, segments_grow: bool, lengths_vary: bool, has_scores: bool) -> bool:
+    """Whether a run may lose more than the margin has for fragments."""
+    return not segments_grow and (lengths_vary or has_scores)
+
+
 def hole_bytes(workload: Workload, grid: PlanGrid) -> Array:
-    """What may be lost in each plan; 0 where lengths are equal or segments grow."""
-    if not workload.leaves_holes:
+    """What may be lost in each plan."""
+    eager = workload.attention is Attention.EAGER or workload.whole_scores
+    if not leaves_holes(segments_grow=workload.segments_grow, lengths_vary=workload.lengths_vary, has_scores=eager):
         return np.zeros(len(grid))
     task = workload.task
     has_logits = workload.loss is Loss.TORCH and not (task.has_tiles or task.has_classes)
-    eager = workload.attention is Attention.EAGER or workload.whole_scores
     lost = lost_bytes(workload.shape, workload.sequence_length, has_logits=has_logits, has_scores=eager)
     return np.asarray(lost * grid.micro_batch * task.num_sequences / grid.tp, dtype=np.float64)
 

@@ -47,7 +47,7 @@ class Workload:
 
     gathers_model: a script saves its model whole at stage 3: rank 0 has all that is trained in host memory.
     task: what a script trains for. divides_states: whether ZeRO holds the states; else torch's own optimizer does,
-    all of them on each rank. leaves_holes: lengths vary from step to step, and the allocator's segments do not grow.
+    all of them on each rank. lengths_vary: from step to step. segments_grow: those of torch's allocator.
     reentrant: activation checkpointing by nested backward passes, the default of transformers before 5.
     whole_scores: torch's own attention has no kernel on the card that avoids them (``whole_scores``).
     """
@@ -76,7 +76,8 @@ class Workload:
     overlaps_offloaded: bool = False
     task: Task = Task.LANGUAGE_MODEL
     divides_states: bool = True
-    leaves_holes: bool = False
+    lengths_vary: bool = False
+    segments_grow: bool = True
     reentrant: bool = False
     whole_scores: bool = False
 

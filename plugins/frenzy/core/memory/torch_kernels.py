@@ -66,8 +66,8 @@ class TorchRun:
     fused_norms: a kernel for root-mean-square norms that keeps their input as it is, not in fp32.
     fused_linear_loss: head and loss in one kernel, chunk by chunk, which keeps the gradient of the
     hidden states in place of logits. accumulation: micro-batches whose gradients are summed.
-    leaves_holes: lengths vary from step to step, and the allocator's segments do not grow. keeps_unsharded: each rank
-    keeps what is trained whole beside its shard, as it was before FSDP divided it.
+    lengths_vary: from step to step. segments_grow: those of torch's allocator, which by itself does not let them.
+    keeps_unsharded: each rank keeps what is trained whole beside its shard, as it was before FSDP divided it.
     """
 
     shape: ModelShape
@@ -93,7 +93,8 @@ class TorchRun:
     fused_norms: bool = False
     fused_linear_loss: bool = False
     accumulation: int = 1
-    leaves_holes: bool = False
+    lengths_vary: bool = False
+    segments_grow: bool = False
     keeps_unsharded: bool = False
 
     @property

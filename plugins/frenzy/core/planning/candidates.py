@@ -312,7 +312,8 @@ def workload_of(request: PlanRequest, kind: DeviceKind, compute_capability: str 
         task=task,
         divides_states=script is None or script.divides_states,
         # the built-in trainer's sequences are packed, hence all of one length
-        leaves_holes=script is not None and not virtual and not segments_grow(request.job.env),
+        lengths_vary=script is not None,
+        segments_grow=virtual or segments_grow(request.job.env),
         whole_scores=Attention(training.attention) is Attention.SDPA
         and not virtual
         and computes_whole_scores(compute_capability, training.precision, shape, shares_heads=_shares_heads(request)),

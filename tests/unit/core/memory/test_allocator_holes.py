@@ -37,7 +37,7 @@ def predicted(run: Workload, plan: PlanRow = PLAN) -> MemoryPrediction:
 
 
 def lost(run: Workload, plan: PlanRow = PLAN) -> int:
-    with_holes, without = (predicted(replace(run, leaves_holes=each), plan) for each in (True, False))
+    with_holes, without = (predicted(replace(run, segments_grow=each), plan) for each in (False, True))
     assert with_holes.peak_allocated_bytes == without.peak_allocated_bytes
     return with_holes.required_bytes - without.required_bytes
 
@@ -64,20 +64,32 @@ def test_a_loss_in_chunks_leaves_no_holes_of_logits() -> None:
     assert lost(replace(workload(), loss=Loss.FUSED)) == 0
 
 
+@pytest.mark.parametrize(("attention", "halves"), [(Attention.SDPA, 0), (Attention.EAGER, 5)])
+def test_equal_lengths_lose_as_much_beside_scores_and_nothing_without(attention: Attention, halves: int) -> None:
+    assert lost(replace(workload(), lengths_vary=False, attention=attention)) == halves * WHOLE_LOGITS // 2
+
+
 @pytest.mark.parametrize(
-    ("env", "leaves"),
+    ("env", "grow"),
     [
-        ({}, False),
-        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}, True),
-        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, True),
-        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128, expandable_segments:True"}, False),
+        ({}, True),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}, False),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, False),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128, expandable_segments:True"}, True),
     ],
 )
-def test_a_script_leaves_holes_where_its_job_takes_the_growing_segments_away(env: dict[str, str], leaves: bool) -> None:
-    assert workload(**env).leaves_holes is leaves
+def test_segments_of_a_run_grow_unless_its_job_takes_that_away(env: dict[str, str], grow: bool) -> None:
+    assert workload(**env).segments_grow is grow
 
 
-def test_the_built_in_trainer_leaves_none_for_its_sequences_are_of_one_length() -> None:
+def test_lengths_vary_in_scripts_and_are_equal_in_the_built_in_trainer() -> None:
+    trainer = workload_of(request(SHAPE, job(sequence_length=LENGTH)), DeviceKind.CUDA)
+
+    assert workload().lengths_vary
+    assert not trainer.lengths_vary
+
+
+def test_a_virtual_gpu_has_no_such_allocator() -> None:
     asked = replace(job(sequence_length=LENGTH), env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"})
 
-    assert not workload_of(request(SHAPE, asked), DeviceKind.CUDA).leaves_holes
+    assert workload_of(request(SHAPE, asked), DeviceKind.VIRTUAL).segments_grow
