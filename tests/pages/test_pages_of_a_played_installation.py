@@ -233,6 +233,26 @@ def test_lines_that_a_run_does_not_have_are_not_in_its_legend(page: Browser, pla
     assert "forecast" not in legend
 
 
+def test_a_legend_has_no_row_of_dashes_where_nobody_points(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "running"))
+    page.wait_for("document.querySelectorAll('.charts canvas').length === 3")
+    assert "–" not in page.evaluate("document.querySelector('.charts').innerText")
+
+
+def test_those_that_ended_last_are_listed_first(page: Browser, played: Stage) -> None:
+    show(page, played.page("gpus"))
+    listed = page.evaluate(
+        """(async () => {
+          const { ended } = await import('../static/gpus.js');
+          const view = (name, at) => ({ attempts: [],
+            run: { identity: { dag_id: 'd', run_id: 'r' }, job: { name }, state: 'CANCELLED', updated_s: at } });
+          const rows = ended([view('newest', 10), view('longest', 30), view('other', 20)]).querySelectorAll('tbody tr');
+          return Array.from(rows, (row) => row.cells[0].innerText);
+        })()"""
+    )
+    assert listed == ["longest", "other", "newest"]
+
+
 def test_the_memory_of_each_rank_is_told_the_fullest_first(page: Browser, played: Stage) -> None:
     show(page, played.page("training", "running"))
     summary = "[...document.querySelectorAll('summary')].find((each) => each.innerText.startsWith('Memory of each'))"

@@ -69,7 +69,7 @@ function preparing(queue) {
   ], queue.preparing);
 }
 
-function ended(views) {
+export function ended(views) {
   const rows = views.filter((each) => each.run.state === "SUCCEEDED" || each.run.state === "CANCELLED" || each.run.state.startsWith("FAILED"))
     .sort((one, other) => other.run.updated_s - one.run.updated_s);
   if (!rows.length) return notice("Nothing has ended yet.");
