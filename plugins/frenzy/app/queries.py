@@ -351,7 +351,9 @@ def explain(services: Services, run_key: str) -> Explanation:
             told = _decided(tx, services, run_key, now_s)
             lines += () if told is None else told.lines
         if run.reason is not None and run.state in FINAL_STATES:
-            lines += [line for line in (run.reason.sentence, run.reason.remedy) if line]
+            told_of = attempts[-1].outcome if attempts else None
+            sentence = None if told_of == run.reason else run.reason.sentence
+            lines += [line for line in (sentence, run.reason.remedy) if line]
     shown = tuple(without_masked(each, run) for each in lines)
     return Explanation(run_key=run_key, state=run.state, reason=without_masked(run.reason, run), lines=shown)
 
@@ -380,8 +382,9 @@ def _plan_lines(
 def _attempt_lines(attempt: Attempt) -> Iterable[str]:
     nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in attempt.placement.allocations)
     measured = format_bytes(attempt.measured_peak_bytes) if attempt.measured_peak_bytes else "not yet measured"
+    steps = f"steps up to {attempt.last_step}" if attempt.last_step else "no step"
     yield (
-        f"Attempt {attempt.attempt}: {attempt.plan.plan_id} ({nodes}), steps up to {attempt.last_step}, "
+        f"Attempt {attempt.attempt}: {attempt.plan.plan_id} ({nodes}), {steps}, "
         f"peak {measured}, predicted {format_bytes(attempt.plan.memory.peak_allocated_bytes)}."
     )
     slow = slow_steps(attempt)

@@ -41,7 +41,9 @@ def install(app: FastAPI) -> None:
 
 def later(detail: str) -> JSONResponse:
     """503 for a request that may succeed in a moment: the ledger, or the server, is busy."""
-    return _come_again(TemporaryError(Reason(code=ReasonCode.LEDGER_BUSY, detail=detail)))
+    return _come_again(
+        TemporaryError(Reason(code=ReasonCode.LEDGER_BUSY, detail=detail, remedy="Try again in a moment."))
+    )
 
 
 def too_long(max_bytes: int) -> JSONResponse:

@@ -127,7 +127,7 @@ class Turnstile:
                     await places.acquire()
                     turn.callback(places.release)
         except TimeoutError:
-            raise _Refused(later("Too many requests wait for their turn.")) from None
+            raise _Refused(later("Too many requests wait for their turn: nothing was done for this one.")) from None
 
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:

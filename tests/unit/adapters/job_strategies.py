@@ -111,7 +111,7 @@ trainings = lengths.flatmap(
     )
 )
 triggers = st.one_of(
-    st.builds(TriggerSpec, cron=st.none() | st.just("0 3 * * *"), max_active_runs=st.integers(1, 100)),
+    st.builds(TriggerSpec, cron=st.none() | st.just("0 3 * * *"), max_active_runs=st.none() | st.integers(1, 100)),
     st.builds(
         TriggerSpec,
         assets=st.lists(st.from_regex(r"frenzy://models/[a-z0-9-]{1,20}", fullmatch=True), max_size=2).map(tuple),

@@ -330,6 +330,18 @@ def test_every_state_has_an_explanation(airflow: Airflow) -> None:
     assert any("Attempt 1" in line for line in lines)
 
 
+def test_an_end_is_explained_once_and_an_attempt_without_a_step_has_none(airflow: Airflow) -> None:
+    airflow.register(make_job())
+    airflow.place()
+    airflow.launch(1)
+    airflow.end(1, 0, last_step=0)
+    airflow.decide()
+    lines = explain(airflow.services, airflow.key).lines
+    (ended,) = (each for each in lines if each.startswith("It ended: "))
+    assert ended.partition(": ")[2].partition(": ")[2] not in lines
+    assert any("no step, peak" in line for line in lines)
+
+
 def test_a_gpu_type_that_leaves_the_inventory_while_held_stays_known(airflow: Airflow) -> None:
     airflow.begun()
     view = run_view(airflow.services, airflow.key)

@@ -82,6 +82,8 @@ def test_who_waits_too_long_is_told_to_come_again() -> None:
             assert late.status_code == 503
             assert int(late.headers["Retry-After"]) > 0
             assert late.json()["detail"]["code"] == "LEDGER_BUSY"
+            assert "nothing was done" in late.json()["detail"]["message"]
+            assert late.json()["detail"]["remedy"] == "Try again in a moment."
             door.leave.set()
             assert (await first).status_code == 200
             assert (await client.get("/frenzy/api/v1/runs")).status_code == 200, "the place is free again"

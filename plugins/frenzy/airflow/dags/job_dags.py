@@ -67,7 +67,7 @@ def job_dag(job: TrainingJob, *, loader: str) -> DAG:
         schedule=_schedule(job.trigger),
         start_date=_SINCE,
         catchup=False,
-        max_active_runs=job.trigger.max_active_runs,
+        max_active_runs=job.max_active_runs,
         description=_first_line(job.description) or f"Trains {job.name}.",
         doc_md=_documentation(job),
         tags=[TAG, f"team:{job.team}", f"queue:{job.queue}"],

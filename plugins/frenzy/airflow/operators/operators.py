@@ -293,13 +293,18 @@ class DecideOperator(NotifyingOperator):
         self.attempt_tasks = tuple(attempt_tasks)
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters.api_client import NotFoundError
         from frenzy.airflow.failures import airflow_errors, fail, said
         from frenzy.airflow.tasks.settle import settled_verdict
         from frenzy.core.runs.protocol import VerdictKind
 
         identity = identity_of(context["ti"])
         with airflow_errors():
-            verdict = settled_verdict(self.api_client(), identity.run_key, self.log)
+            try:
+                verdict = settled_verdict(self.api_client(), identity.run_key, self.log)
+            except NotFoundError:
+                self._end_if_none_began(identity)
+                raise
         told = self.told().of_verdict(verdict)
         if verdict.kind is VerdictKind.RETRY:
             self.log.info("The run goes on in another attempt; this is no error. %s", said(verdict.reason))
@@ -312,12 +317,31 @@ class DecideOperator(NotifyingOperator):
             fail(verdict.reason, "The run failed.")
         return {"run_key": identity.run_key, "reason": str(verdict.reason.code)}
 
+    def _tasks(self, identity: Any) -> list[str]:
+        group = f"{identity.task_group}." if identity.task_group else ""
+        return [f"{group}{each}" for each in self.attempt_tasks]
+
+    def _end_if_none_began(self, identity: Any) -> None:
+        """Skipped where the group was. Not after a failure: Airflow would then call the DAG run a success."""
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        from frenzy.adapters.airflow_calls import task_instance
+        from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+
+        first = self._tasks(identity)[0]
+        found = self.api_client().send(task_instance(identity.dag_id, identity.run_id, first, identity.map_index))
+        if found["state"] == "skipped":
+            raise AirflowSkipException("The training was skipped.")
+        if found["state"] == "upstream_failed":
+            detail = f"A task before {first} failed, so no training began; the failure is that task's."
+            remedy = "See its log, and clear it."
+            raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
+
     def _clear_attempt(self, identity: Any) -> None:
         from frenzy.adapters.airflow_calls import clear_tasks
         from frenzy.airflow.failures import airflow_errors
 
-        group = f"{identity.task_group}." if identity.task_group else ""
-        tasks = [f"{group}{each}" for each in self.attempt_tasks]
+        tasks = self._tasks(identity)
         with airflow_errors():
             self._refuse_if_hopeless(identity, tasks[0])
             self.api_client().send(clear_tasks(identity.dag_id, identity.run_id, tasks, identity.map_index))

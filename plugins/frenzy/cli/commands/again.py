@@ -14,7 +14,8 @@ from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.commands.submission import trigger_run
 from frenzy.cli.commands.until_end import until_end
-from frenzy.cli.render.console import out, print_json
+from frenzy.cli.render.console import err, out, print_json
+from frenzy.cli.render.error_text import show_reason
 from frenzy.core.runs.ledger import FINAL_STATES, JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
@@ -56,6 +57,10 @@ def resume(run: Run, wait: Wait = False, as_json: Json = False) -> int:
             print_json(Resumed(run_key=view.run.run_key, step=saved[-1].step if saved else None))
         else:
             out().print(f"{view.run.job.name} {view.run.run_key} goes on {start}.", soft_wrap=True)
+        if view.run.state is JobState.FAILED_NO_RESOURCE:
+            err().print("It was refused since no plan fits the cluster. Unless that has changed, it fails again:")
+            if view.run.reason is not None:
+                show_reason(err(), view.run.reason)
         return until_end(api, identity.dag_id, identity.run_id, as_json=as_json) if wait else 0
 
 

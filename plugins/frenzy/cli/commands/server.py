@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -14,13 +15,15 @@ T = TypeVar("T")
 
 # A person waits at the terminal; a server that restarts is back within this.
 PATIENCE_S: Final = 4.0
+# One that is there, and has too much to do, is worth asking longer.
+BUSY_PATIENCE_S: Final = 30.0
 # A large file is worth more of it.
 FETCH_PATIENCE_S: Final = 60.0
 _VARIABLES: Final = ("FRENZY_URL", "FRENZY_USER", "FRENZY_PASSWORD")
 
 
 class Api:
-    """One server's API. ``ask`` sends one call and gives up after ``patience_s``."""
+    """One server's API. ``ask`` gives up after ``patience_s``; where the server is busy, after ``BUSY_PATIENCE_S``."""
 
     def __init__(self, address: ApiAddress, *, patience_s: float = PATIENCE_S) -> None:
         self._client = ApiClient(address)
@@ -29,7 +32,13 @@ class Api:
 
     def ask(self, call: Call[T]) -> T:
         """The decoded reply. Raises PermanentError or TemporaryError."""
-        return self._client.send(call, patience_s=self._patience_s)
+        until_s = time.monotonic() + BUSY_PATIENCE_S
+        while True:
+            try:
+                return self._client.send(call, patience_s=self._patience_s)
+            except TemporaryError as error:
+                if error.reason.code is not ReasonCode.LEDGER_BUSY or time.monotonic() > until_s:
+                    raise
 
     def fetch(self, call: Call[bytes], target: BinaryIO, tell: Callable[[int], None]) -> None:
         """Write what the call answers into ``target``; after an ``ask``. Raises PermanentError or TemporaryError."""

@@ -336,6 +336,9 @@ class TrackerSpec(Closed):
     )
 
 
+_USUAL_ACTIVE_RUNS: Final = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerSpec(Closed):
     """When the job's own DAG runs by itself. At most one of the two."""
@@ -346,7 +349,12 @@ class TriggerSpec(Closed):
         Doc("A cron expression of five fields, UTC, or @hourly, @daily and so on.", ("0 3 * * *", "@daily")),
     ] = None
     assets: Annotated[tuple[str, ...], Len(0, 64), Doc("URIs of Assets; the job runs when all were updated.")] = ()
-    max_active_runs: Annotated[int, Ge(1), Le(100), Doc("Runs of this job that may overlap.")] = 4
+    max_active_runs: Annotated[
+        int | None,
+        Ge(1),
+        Le(100),
+        Doc("Runs of this job that may overlap; nothing: 4, or 1 where each starts from the newest model of the job."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +403,12 @@ class TrainingJob(Closed):
         Doc("Environment variable to reference (env:NAME, k8s:secret/key) that the administrator allows; no value."),
     ] = field(default_factory=dict)
     description: Annotated[str, Len(0, 50_000), Doc("Shown in Airflow, Markdown.")] = ""
+
+    @property
+    def max_active_runs(self) -> int:
+        """Runs that may overlap. Two that start from the same newest model would train the same twice."""
+        usual = 1 if self.checkpoint.newest_of in ("", self.name) else _USUAL_ACTIVE_RUNS
+        return self.trigger.max_active_runs or usual
 
     @property
     def starts_random(self) -> bool:

@@ -7,7 +7,7 @@ const KINDS = {
   "by a cron expression…": "cron", "when Assets are updated…": "assets",
 };
 const PRESETS = Object.values(KINDS).filter((each) => each.startsWith("@"));
-const USUAL_ACTIVE_RUNS = 4;
+const USUAL_ACTIVE_RUNS = null;
 const EXAMPLES = { cron: "30 3 * * 1-5", assets: "frenzy://models/base, s3://bucket/corpus" };
 const FIRST = { cron: "30 3 * * *", assets: "frenzy://models/base" };
 

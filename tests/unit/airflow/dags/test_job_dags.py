@@ -64,6 +64,17 @@ def test_evaluation_is_left_out_when_it_is_off(tmp_path: Path) -> None:
     assert "evaluate" not in only(job_dags_of_folder(tmp_path, "loader.py")).task_ids
 
 
+@pytest.mark.parametrize(
+    ("start", "trigger", "at_once"),
+    [("newest", "", 1), ("newest:again", "", 1), ("newest", "max_active_runs: 3", 3), ("newest:other", "", 4)],
+)
+def test_runs_that_start_from_the_jobs_newest_model_go_one_at_a_time_unless_told(
+    tmp_path: Path, start: str, trigger: str, at_once: int
+) -> None:
+    write(tmp_path, "again", f"checkpoint: {{warm_start: '{start}'}}\ntrigger: {{cron: '@daily', {trigger}}}")
+    assert only(job_dags_of_folder(tmp_path, "loader.py")).max_active_runs == at_once
+
+
 def test_a_cron_or_asset_trigger_is_the_dags_schedule(tmp_path: Path) -> None:
     write(tmp_path, "nightly", "trigger: {cron: '0 3 * * *', max_active_runs: 2}")
     write(tmp_path, "after", "trigger: {assets: ['frenzy://models/nightly']}")

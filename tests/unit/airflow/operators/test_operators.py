@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
+    AirflowSkipException,
     TaskDeferralTimeout,
     TaskDeferred,
 )
@@ -36,7 +37,7 @@ from frenzy.app.cancellation import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
 from frenzy.app.settlement import end_attempt
-from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.ledger import JobState, RunIdentity
 from frenzy.core.runs.protocol import EndReport, PlaceStatus
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import ValidationSpec
@@ -340,6 +341,23 @@ def test_decide_gives_up_when_a_task_before_the_attempt_failed(world: World) -> 
         decide(world.context("train.decide", run.identity))
     assert world.airflow.cleared == []
     assert world.view(run.run_key).run.state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("state", "ends", "says"),
+    [
+        ("upstream_failed", AirflowFailException, "before train.place failed"),
+        ("skipped", AirflowSkipException, "skipped"),
+        ("success", AirflowFailException, "There is no training run"),
+    ],
+)
+def test_decide_without_a_run_points_at_the_task_that_failed_or_is_skipped_with_the_group(
+    world: World, state: str, ends: type[Exception], says: str
+) -> None:
+    identity = RunIdentity(dag_id="etl", run_id="r", task_group="train")
+    world.airflow.task_states["train.place"] = state
+    with pytest.raises(ends, match=says):
+        decide(world.context("train.decide", identity))
 
 
 def test_what_was_written_before_an_attempt_began_is_not_its_account_and_a_second_start_keeps_it(world: World) -> None:

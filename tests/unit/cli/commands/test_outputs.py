@@ -20,7 +20,7 @@ from frenzy.cli.commands.metrics import server
 from frenzy.cli.commands.server import connect
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.job import TrackerSpec
+from frenzy.core.values.job import ConstraintsSpec, TrackerSpec
 
 Command = Callable[..., Said]
 SCORES = {"perplexity": 12.5, "loss": 2.53, "held_out": True, "prompt": "To be", "sample": " or not\x1b[2J"}
@@ -158,6 +158,13 @@ def test_a_stopped_run_goes_on_from_its_newest_checkpoint(online: Command, world
     dag_id, body = world.airflow.cleared[-1]
     assert (dag_id, body["task_ids"], body["include_downstream"]) == ("job_resumed", ["train.profile"], True)
     assert body["reset_dag_runs"] and not body["dry_run"]
+
+
+def test_a_run_that_no_plan_fitted_goes_on_with_a_warning_why_it_failed(online: Command, world: World) -> None:
+    said = online("resume", world.registered("nowhere", constraints=ConstraintsSpec(gpu_types=("none",))).run.run_key)
+    assert said.status == 0
+    assert "no plan fits the cluster. Unless that has changed, it fails again:" in said.err
+    assert "none" in said.err.partition("again:")[2]
 
 
 def test_what_runs_or_has_a_model_is_not_resumed(online: Command, world: World) -> None:
