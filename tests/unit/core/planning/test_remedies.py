@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from tests.unit.core.marp_strategies import candidates, clusters, configs, requests
 from tests.unit.core.marp_values import CALIBRATION, card, job, llama_config, node, request, virtual
 
+from frenzy.core.memory.residuals import Residual, ResidualGroup, Residuals
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import plan_candidates, remedies, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Precision
 from frenzy.core.values.resource_plan import Candidate
-from frenzy.core.values.units import GIB, format_bytes, round_up
+from frenzy.core.values.units import GIB, MIB, format_bytes, round_up
 
 
 def feasible(found: tuple[Candidate, ...]) -> bool:
@@ -218,3 +220,15 @@ def test_plans_of_the_paper_that_neither_the_cards_nor_their_number_suffice_for_
     reason = smallest_remedy(request(shape, of, micro_batch_size=size), there, CALIBRATION, "paper")
     assert (reason.code, reason.remedy) == (ReasonCode.INSUFFICIENT_GPU_MEMORY, None)
     assert f"the nearest: {found.plan.plan_id} needs" in reason.detail
+
+
+def test_what_one_run_of_another_job_took_changes_no_remedy() -> None:
+    """More micro-batches were looked at once anything was learned, and the one that needs the least among them."""
+    there = Cluster((virtual("mid", 300),), (node("a", "mid", 2),))
+    asked = request(model_shape(llama_config(4096, 32, 32, 32_000)), job(global_batch=8, sequence_length=1024))
+    group = ResidualGroup(kind=DeviceKind.VIRTUAL, family="gpt2", gpu_type="mid", zero_stage=1, checkpointing=False)
+    other = Residuals((Residual(group=group, predicted_bytes=100 * MIB, measured_bytes=105 * MIB),))
+    after = dataclasses.replace(asked, residuals=other)
+    alone = smallest_remedy(asked, there, CALIBRATION)
+    assert smallest_remedy(after, there, CALIBRATION) == alone
+    assert "-mb4" in alone.sentence, "it accumulates no gradients"
