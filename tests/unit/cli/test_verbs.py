@@ -172,6 +172,16 @@ def test_submitting_without_trigger_tells_that_a_schedule_starts_runs(online: Co
     assert f"starts further runs: {told}" in online("submit", str(spec)).out
 
 
+def test_no_run_is_started_of_a_job_with_a_slip_in_its_models_config(online: Command, world: World, spec: Path) -> None:
+    spec.write_text(spec.read_text().replace("n_layer: 2", "n_lyer: 2").replace("name: words", "name: slip"))
+    before = len(world.airflow.triggered)
+    said = online("submit", str(spec))
+    assert said.status == 2
+    assert "model.config.n_lyer" in said.err
+    assert "did you mean n_layer?" in said.err
+    assert len(world.airflow.triggered) == before
+
+
 def test_a_job_that_fits_nowhere_is_stored_and_told_so_at_once_and_no_run_is_started(
     online: Command, world: World, spec: Path
 ) -> None:

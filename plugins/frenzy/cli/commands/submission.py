@@ -22,7 +22,7 @@ from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.core.runs.protocol import JobDraft, SubmitJob, SubmittedJob
-from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.values.job import TrainingJob
 
 _DAG_TIMEOUT_S: Final = 120.0
@@ -71,7 +71,10 @@ def submit_spec(
 
 
 def _refusal(api: Api, text: str, tell: Tell) -> Reason | None:
-    """Why no plan of the job fits; None where one does, and where that shows only when the run is planned."""
+    """Why no plan of the job fits; None where one does, and where that shows only when the run is planned.
+
+    Raises SpecError for a model's config that the run would refuse.
+    """
     began_s = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(api.ask, endpoints.draft(JobDraft(yaml_text=text)))
@@ -79,6 +82,8 @@ def _refusal(api: Api, text: str, tell: Tell) -> Reason | None:
             tell(f"The job's plans are being listed, for {time.monotonic() - began_s:.0f} s.")
     try:
         draft = asked.result()
+    except SpecError:
+        raise
     except FrenzyError:
         return None
     return None if draft.num_fitting else draft.reason
