@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -28,6 +29,9 @@ from frenzy.core.values.job import ModelSpec
 _WRITTEN: Final = "model.config"
 # Real configs hold many keys that their family does not know. One that differs by a letter is a slip.
 _SLIP: Final = 0.9
+_SIZE: Final = re.compile(
+    r"(?!_).*(layers?|heads?|head_dim|hidden_size|intermediate_size|vocab_size|embd|experts|experts_per_tok)|d_model|d_ff"
+)
 _CONFIG_FILE: Final = "config.json"
 # So transformers begins the list of all families when it does not know one.
 _BEFORE_FAMILIES: Final = "Should contain one of "
@@ -81,7 +85,7 @@ def resolve_model(model: ModelSpec, *, cache_folder: Path | None = None) -> tupl
 
 
 def _complete(given: Mapping[str, Any], path: str, cache_folder: Path | None) -> dict[str, Any]:
-    kept = None if cache_folder is None else cache_folder / f"{_digest(given)}.json"
+    kept = None if cache_folder is None else cache_folder / f"{_digest(given, path)}.json"
     with turn(kept):
         return _kept_or_asked(given, path, kept)
 
@@ -160,19 +164,21 @@ def _violation(given: Mapping[str, Any], path: str, error: str) -> Violation:
 
 
 def _misspelt(given: Mapping[str, Any], names: Collection[str]) -> Iterator[Violation]:
-    """What the family does not know and is nearly a field of it that is not given; transformers would ignore it.
+    """What the family does not know and is nearly a size of it that is not given; transformers would ignore it.
 
-    Tokens' ids, such as those of bos and eos, are alike without being slips.
+    Sizes alone, for they make another model. Other fields have many names that classes read and do not list, and
+    tokens' ids are alike without being slips.
     """
-    missing = [each for each in names if each not in given]
+    missing = [each for each in names if each not in given and _SIZE.fullmatch(each)]
     for key, value in given.items():
         near = get_close_matches(key, missing, n=1, cutoff=_SLIP)
-        if near and key not in names and not key.endswith("_token_id"):
+        if near and key not in names and near[0] not in key:
             yield Violation(path=f"{_WRITTEN}.{key}", value=repr(value)[:200], allowed=f"did you mean {near[0]}?")
 
 
-def _digest(given: Mapping[str, Any]) -> str:
-    text = json.dumps([version("transformers"), given], sort_keys=True, default=str)
+def _digest(given: Mapping[str, Any], path: str) -> str:
+    """Of what is asked; slips are looked for only in a ``path`` that is written by hand."""
+    text = json.dumps([version("transformers"), path == _WRITTEN, given], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

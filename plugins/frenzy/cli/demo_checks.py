@@ -117,7 +117,7 @@ def memory_was_predicted(view: RunView) -> Check:
         if each.explained_peak_bytes
     }
     blind = [each.attempt for each in view.attempts if each.last_step and each.attempt not in peaks]
-    errors = [abs(predicted - measured) / measured for predicted, measured in peaks.values()]
+    errors = [abs(measured / predicted - 1) for predicted, measured in peaks.values()]
     passed = bool(peaks) and not blind and max(errors) <= ALLOWED_PREDICTION_ERROR
     words = "; ".join(
         f"attempt {attempt}: {format_bytes(predicted)} predicted, {format_bytes(measured)} measured "

@@ -7,7 +7,8 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -82,9 +83,18 @@ def card_defaults(given: Mapping[str, str], num_ranks: int) -> dict[str, str]:
     """What is best on real GPUs where nobody said otherwise, for ranks that share the cores this process may use."""
     chosen = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks))}
     if not any(name in given for name in ALLOCATOR_VARIABLES):
-        # Segments that grow leave no holes where tensors were. A script's torch may know but one of the names.
-        chosen |= dict.fromkeys(ALLOCATOR_VARIABLES, "expandable_segments:True")
+        # Segments that grow leave no holes where tensors were.
+        chosen |= dict.fromkeys(_allocator_variables(), "expandable_segments:True")
     return chosen
+
+
+def _allocator_variables() -> tuple[str, ...]:
+    """What the torch here reads: up to 2.9 the older name alone; before 2.1 it stops at the setting."""
+    newer, older = ALLOCATOR_VARIABLES
+    with suppress(PackageNotFoundError, ValueError):
+        major, minor = (int(each) for each in version("torch").split(".")[:2])
+        return (newer, older) if (2, 1) <= (major, minor) < (2, 10) else (newer,)
+    return (newer,)
 
 
 def settled(*, virtual: bool) -> dict[str, str]:

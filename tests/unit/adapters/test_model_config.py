@@ -196,12 +196,32 @@ def test_a_slip_in_a_written_key_is_told_the_field_that_was_meant() -> None:
 
 
 @pytest.mark.usefixtures("one_config_reader")
+def test_what_a_folder_was_read_as_hides_no_slip_in_the_same_words_written_by_hand(tmp_path: Path) -> None:
+    slip = {**TINY, "num_hiden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(slip))
+    resolve_model_config(ModelSpec(path=str(tmp_path)), cache_folder=tmp_path / "kept")
+    with pytest.raises(SpecError):
+        resolve_model_config(ModelSpec(config=slip), cache_folder=tmp_path / "kept")
+
+
+@pytest.mark.usefixtures("one_config_reader")
 @pytest.mark.parametrize(
     ("family", "beside"),
     [
         ("llama", {"torch_dtype": "float32", "rope_scaling": None, "rope_theta": 1e4, "auto_map": {}, "layer_norm": 1}),
         ("gpt2", {"hidden_size": 64, "n_ctx": 64, "task_specific_params": {}, "gradient_checkpointing": False}),
-        ("gemma3_text", {"boi_token_id": 1, "hidden_activation": "gelu", "cache_implementation": "hybrid"}),
+        ("gpt2", {"eos_token_ids": [0], "resid_drop": 0.1}),
+        ("bart", {"classif_dropout": 0.0}),
+        ("exaone4", {"_sliding_window_pattern": 4}),
+        (
+            "gemma3_text",
+            {
+                "sliding_window_pattern": 6,
+                "boi_token_id": 1,
+                "hidden_activation": "gelu",
+                "cache_implementation": "hybrid",
+            },
+        ),
     ],
 )
 def test_other_names_of_fields_and_keys_of_real_configs_are_no_slips(family: str, beside: dict[str, object]) -> None:

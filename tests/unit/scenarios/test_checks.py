@@ -99,7 +99,7 @@ BROKEN: dict[str, tuple[Callable[[Evidence], Check], Callable[[Evidence], Eviden
     ),
     "predicted too much": (
         of_view(demo_checks.memory_was_predicted),
-        lambda e: with_attempt(e, 1, explained_peak_bytes=92 * MIB),
+        lambda e: with_attempt(e, 1, explained_peak_bytes=91 * MIB),
     ),
     "nothing measured": (
         of_view(demo_checks.memory_was_predicted),

@@ -68,10 +68,13 @@ class Wait(Protocol):
 
 
 class Reflection(Generic[T]):
-    """Keeps ``keep(object)`` of every object of ``source``, by uid, in a thread from ``keep_going`` to ``close``."""
+    """Keeps ``keep(object)`` of every object of ``source``, by uid, in a thread from ``keep_going`` to ``close``.
 
-    def __init__(self, source: Source, keep: Callable[[Json], T], *, name: str) -> None:
-        self._source, self._keep, self.name = source, keep, name
+    relist_s: how long watches are trusted before all is listed again, whatever stands between them and the server.
+    """
+
+    def __init__(self, source: Source, keep: Callable[[Json], T], *, name: str, relist_s: float = float("inf")) -> None:
+        self._source, self._keep, self.name, self._relist_s = source, keep, name, relist_s
         self._lock = threading.Lock()
         self._kept: dict[str, T] = {}
         self._generation = 0
@@ -82,14 +85,14 @@ class Reflection(Generic[T]):
         self.problem: str | None = None  # why the server does not answer; None while it does
         self._noted: str | None = None
         self._has_tried = threading.Event()
-        self._heard_s = float("-inf")
+        self._heard_s = self._listed_s = float("-inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def keep_going(self) -> None:
         """Start the thread unless it runs: for the first time, or because something ended it."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
+            if not self._stop.is_set() and (self._thread is None or not self._thread.is_alive()):
                 name = f"frenzy-{self.name}"
                 self._thread = threading.Thread(target=self.run, args=(self._stop,), name=name, daemon=True)
                 self._thread.start()
@@ -152,7 +155,7 @@ class Reflection(Generic[T]):
     def _list_or_follow(self, stop: Wait) -> Exception | None:
         """What went wrong, whatever it was: nobody else would start this thread again."""
         try:
-            if self._version is None:
+            if self._version is None or time.monotonic() - self._listed_s >= self._relist_s:
                 self._relist()
             else:
                 self._follow(self._version, stop)
@@ -168,6 +171,7 @@ class Reflection(Generic[T]):
             self._kept = kept
             self._generation += 1
         self._version, self._heard_s = version, time.monotonic()
+        self._listed_s = self._heard_s
         self.has_listed.set()
         self.has_answered.set()
 

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from frenzy.cli.commands.follow import StatusSnapshot
+from frenzy.cli.render.console import as_typed
 from frenzy.cli.render.tables import local_time, loss_text, off_by, preparation_text, size, state_text, step_text
 from frenzy.core.lifecycle.why import slow_steps
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, Event
@@ -125,7 +126,7 @@ def _panel(snapshot: StatusSnapshot, phase: Text) -> RenderableType:
     for view in snapshot.views:
         lines.append(progress_line(view))
         lines += _bars(view)
-    return Group(*lines)
+    return Group(*map(as_typed, lines))  # which the console does not print itself
 
 
 def _bars(view: RunView) -> list[RenderableType]:

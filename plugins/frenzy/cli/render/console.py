@@ -10,12 +10,10 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.console import Console
 from rich.text import Text
 
 from frenzy.cli.verbs import GROUP, VERBS
@@ -29,8 +27,8 @@ _COMMAND: Final = re.compile(rf"(?<![\w./~-])frenzy(?= (?:{'|'.join((*VERBS, GRO
 class _Console(Console):
     """Prints commands of this project as they can be typed here, wherever their words come from."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        return super().render(as_typed(renderable), options)
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*map(as_typed, objects), **options)
 
 
 def as_typed(words: Any) -> Any:

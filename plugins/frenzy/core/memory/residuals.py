@@ -33,7 +33,7 @@ from frenzy.core.values.units import MIB
 if TYPE_CHECKING:
     from frenzy.core.memory.model_inputs import Array, PlanGrid
 
-# Another one whenever the closed form counts what it did not: what an older one got wrong is forgotten.
+# Another one whenever the peak is predicted otherwise: what an older one got wrong is forgotten.
 # 2: whole scores of attention on cards before Ampere.
 MEMORY_MODEL: Final = "2"
 COVERAGE: Final = 0.95

@@ -52,10 +52,11 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
     """Feasible plans by rank, then refused ones; raises PermanentError for an unsupported model."""
     of_types = selections(request, cluster, calibration)
     found = [verdict for each in of_types for verdict in _verdicts(each)]
-    if not any(isinstance(each, Ranked) for each in found):
-        # a larger micro-batch may need the least, as one that accumulates no gradients: that is what would help
-        of_types = selections(request, cluster, calibration, within_cards=False)
-        found = [verdict for each in of_types for verdict in _verdicts(each)]
+    if request.micro_batch_size is None and not any(isinstance(each, Ranked) for each in found):
+        # what would help may be a larger micro-batch that accumulates no gradients: it may need the least
+        found += [
+            verdict for each in selections(request, cluster, calibration, beyond=True) for verdict in _verdicts(each)
+        ]
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=plan_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
     notes = [each.facts.attention_note for each in of_types if feasible and each.facts.gpu.name == feasible[0].gpu_type]
@@ -65,15 +66,15 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
 
 
 def selections(
-    request: PlanRequest, cluster: Cluster, calibration: Calibration, *, within_cards: bool = True
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, *, beyond: bool = False
 ) -> tuple[PlanSelection, ...]:
     """All plans on each GPU type of ``cluster``, as arrays; raises PermanentError for an unsupported model.
 
-    within_cards: without micro-batches whose activations alone are too much for every card.
+    beyond: instead, those without accumulation whose activations alone are too much for every card.
     """
     facts = gpu_facts(request, cluster, calibration)
     alike = {
-        key: _predict(request, [each for each in facts if _alike(each) == key], calibration, within_cards=within_cards)
+        key: _predict(request, [each for each in facts if _alike(each) == key], calibration, beyond=beyond)
         for key in dict.fromkeys(map(_alike, facts))
     }
     return tuple(PlanSelection(each, _of_type(each, alike[_alike(each)])) for each in facts)
@@ -102,9 +103,7 @@ def _network_taken(of_types: tuple[PlanSelection, ...]) -> str:
     return f"Nodes are taken to be joined by {rate:g} Gbit/s: node_link of {names} is not given."
 
 
-def _predict(
-    request: PlanRequest, facts: list[TypeFacts], calibration: Calibration, *, within_cards: bool
-) -> PredictedGrid:
+def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration, *, beyond: bool) -> PredictedGrid:
     workload = facts[0].workload
     max_tp = max(1, max(each.gpus_per_node for each in facts))
     most_bytes = max(each.gpu.memory_bytes for each in facts)
@@ -114,9 +113,8 @@ def _predict(
             script.min_gpus if script is not None else 1, max(each.num_gpus for each in facts) * _BEYOND_CLUSTER
         ),
         max_tp=max_tp,
-        max_micro_batch=_largest_micro_batch(request, workload, calibration, max_tp=max_tp, most_bytes=most_bytes)
-        if within_cards
-        else request.global_batch_size,
+        max_micro_batch=_largest_micro_batch(request, workload, calibration, max_tp=max_tp, most_bytes=most_bytes),
+        beyond=beyond,
         micro_batch=request.micro_batch_size,
         # a virtual GPU's memory is the host's: nothing would be gained
         offload=workload.kind is not DeviceKind.VIRTUAL,

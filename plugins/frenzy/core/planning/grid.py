@@ -20,13 +20,14 @@ _MAX_TENSOR_PARALLEL: Final = 64
 class GridLimits:
     """max_gpus: no plan is wider. max_tp: no tensor-parallel group is wider (one node's GPUs).
 
-    max_micro_batch: no micro-batch but 1 is larger. micro_batch: the only one, however large. offload: also plans
-    that keep the optimizer in host memory.
+    max_micro_batch: no micro-batch but 1 is larger. beyond: instead, only what is larger and all that a rank has of
+    the batch. micro_batch: the only one, however large. offload: also plans that keep the optimizer in host memory.
     """
 
     max_gpus: int
     max_tp: int
     max_micro_batch: int
+    beyond: bool = False
     micro_batch: int | None = None
     offload: bool = False
 
@@ -72,6 +73,10 @@ def plan_grid(shape: ModelShape, global_batch: int, checkpointing: Checkpointing
 def _batch_splits(global_batch: int, limits: GridLimits) -> tuple[Integers, Integers]:
     """(data-parallel degree, micro-batch) of every way to cut the global batch evenly, both ascending."""
     degrees = np.asarray(divisors(global_batch, limits.max_gpus), dtype=np.int64)
+    if limits.beyond:
+        micro_batch = global_batch // degrees
+        wanted = micro_batch > limits.max_micro_batch
+        return degrees[wanted], micro_batch[wanted]
     sizes = divisors(global_batch, max(1, limits.max_micro_batch))
     if limits.micro_batch is not None:
         sizes = (limits.micro_batch,)

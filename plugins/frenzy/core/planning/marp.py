@@ -93,7 +93,7 @@ def smallest_remedy(
     unknown = [each for each in request.job.constraints.gpu_types if each not in cluster.types_by_name]
     if found.code is not ReasonCode.GPU_TYPE_NOT_ALLOWED or not unknown:
         return found
-    there = f"The cluster has {', '.join(cluster.types_by_name)}, and no {' or '.join(unknown)}."
+    there = f"The cluster has {', '.join(cluster.types_by_name) or 'no GPU type'}, and no {' or '.join(unknown)}."
     return replace(found, detail=f"{found.detail} {there}")
 
 

@@ -97,6 +97,13 @@ def test_changes_after_the_list_are_taken_over_in_their_order() -> None:
     assert until.pauses == []
 
 
+def test_all_is_listed_again_once_a_watch_was_trusted_for_so_long() -> None:
+    script = Script(([found("a", 1)], "10"), ([found("b", 2)], "20"))
+    reflection = Reflection(script, kept, name="things", relist_s=0.0)
+    reflection.run(Until(lambda: script.is_over))
+    assert (reflection.snapshot()[1], script.asked) == (("b",), ["list", "list"])
+
+
 def test_a_bookmark_moves_the_version_and_nothing_else() -> None:
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "99"}}}
     reflection, script, _ = play(([found("a", 1)], "10"), [bookmark], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,6 +143,15 @@ def test_progress_on_a_terminal_shows_bars_below_the_events() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "event 1 [bold]" in text
     assert "memory" in text
+
+
+def test_a_command_in_the_panel_is_named_as_it_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/frenzy", "run"])
+    console = Console(file=io.StringIO(), width=160, markup=False, force_terminal=True)
+    with ProgressView(console) as progress:
+        progress.show(StatusSnapshot(dag_state="running", views=(), new_events=(), phase="see: frenzy queue"))
+    assert "/elsewhere/frenzy" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_verdict_on_one_job_needs_no_more_than_the_ledger() -> None:

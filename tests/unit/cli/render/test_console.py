@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from frenzy.cli.render.console import as_typed, out
@@ -38,12 +36,6 @@ def test_what_is_printed_is_so_named(typed: str, capsys: pytest.CaptureFixture[s
 
 def test_a_command_in_a_cell_of_a_table_is_so_named(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     out().print(grid("", ("reason",), [("See: frenzy queue",)]))
-    assert f"See: {typed} queue" in capsys.readouterr().out
-
-
-def test_a_command_in_a_live_panel_is_so_named(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with Live(console=out()) as panel:
-        panel.update(Group(Text("training"), Text("queued  See: frenzy queue")))
     assert f"See: {typed} queue" in capsys.readouterr().out
 
 

@@ -262,9 +262,18 @@ def test_ranks_on_cards_share_the_cores() -> None:
     assert (alone["OMP_NUM_THREADS"], many["OMP_NUM_THREADS"]) == (str(cores), "1")
 
 
-@pytest.mark.parametrize("name", ALLOCATOR_VARIABLES)
-def test_segments_grow_whichever_name_of_the_setting_a_release_of_torch_reads(name: str) -> None:
-    assert env.card_defaults({}, 1)[name] == "expandable_segments:True"
+@pytest.mark.parametrize(
+    ("release", "read"), [("2.0.1", 1), ("2.1.0", 2), ("2.9.1+cu128", 2), ("2.10.0", 1), ("2.13.0", 1)]
+)
+def test_segments_grow_by_the_names_of_the_setting_that_a_release_of_torch_reads(
+    monkeypatch: pytest.MonkeyPatch, release: str, read: int
+) -> None:
+    monkeypatch.setattr(env, "version", {"torch": release}.__getitem__)
+    chosen = env.card_defaults({}, 1)
+    assert {name: chosen.get(name) for name in ALLOCATOR_VARIABLES[:read]} == dict.fromkeys(
+        ALLOCATOR_VARIABLES[:read], "expandable_segments:True"
+    )
+    assert not chosen.keys() & set(ALLOCATOR_VARIABLES[read:])
 
 
 @pytest.mark.parametrize("name", ALLOCATOR_VARIABLES)

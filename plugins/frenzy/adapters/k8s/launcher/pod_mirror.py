@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 from kubernetes.client import CoreV1Api
@@ -19,6 +19,8 @@ from frenzy.adapters.k8s.reflection import Reflection
 _WATCH_S: Final = 30
 _MAX_AGE_S: Final = _WATCH_S + 10.0
 _FIRST_LIST_S: Final = 5.0
+# So long an end may stay unseen behind a proxy or a cache that keeps a watch open and tells nothing.
+_RELIST_S: Final = 300.0
 
 AttemptLabels = frozenset[tuple[str, str]]
 
@@ -31,36 +33,35 @@ class PodMirror:
 
     def __init__(self, namespace: str, core_api: Callable[[], CoreV1Api]) -> None:
         self._make_core_api = core_api
+        self._core: CoreV1Api | None = None
         source = Listing(
             lambda: self._core,
             lambda api: partial(api.list_namespaced_pod, namespace),
             watch_s=_WATCH_S,
             label_selector=f"{labels.OURS},{labels.RUN}",
         )
-        self._reflection = Reflection(source, _seen, name="pods of attempts")
+        self._reflection = Reflection(source, _seen, name="pods of attempts", relist_s=_RELIST_S)
         self._lock = threading.Lock()
         self._generation = -1
         self._attempts: Mapping[AttemptLabels, list[PodSeen]] = {}
 
     def pods(self, run_key: str, attempt: int) -> list[PodSeen]:
         """The attempt's pods that are known; none while the server does not answer."""
-        assert self._core is not None
+        with self._lock:
+            if self._core is None:
+                self._core = self._make_core_api()
         self._reflection.keep_going()
         if not self._reflection.is_current(_FIRST_LIST_S, max_age_s=_MAX_AGE_S):
             return []
         generation, pods = self._reflection.snapshot()
         with self._lock:
-            if generation != self._generation:
+            if generation > self._generation:
                 self._generation, self._attempts = generation, _by_attempt(pods)
             return self._attempts.get(frozenset(labels.attempt_labels(run_key, attempt).items()), [])
 
     def close(self) -> None:
         """End the watch, and its thread and connections."""
         self._reflection.close()
-
-    @cached_property
-    def _core(self) -> CoreV1Api:
-        return self._make_core_api()
 
 
 def _seen(pod: PodJson) -> tuple[AttemptLabels, PodSeen]:

@@ -95,6 +95,7 @@ def test_what_looks_ask_for_does_not_grow_with_the_attempts(mirrored: Mirrored, 
     for _ in range(10):
         assert {mirrored.launcher.state(each) for each in specs} == {WorkersState.ALIVE}
     assert mirrored.core.num_lists == 0
+    eventually(lambda: bool(mirrored.kube.pods.watches))
     assert (mirrored.num_clients, mirrored.kube.pods.num_lists, len(mirrored.kube.pods.watches)) == (1, 1, 1)
 
 
@@ -181,6 +182,7 @@ def test_where_the_mirror_cannot_be_listed_each_look_lists(mirrored: Mirrored, s
 def test_while_a_watch_is_refused_each_look_lists_and_afterwards_none_does(mirrored: Mirrored) -> None:
     spec = mirrored.launched()
     mirrored.told(spec)
+    eventually(lambda: bool(mirrored.kube.pods.watches))
     (watch,) = mirrored.kube.pods.watches
     mirrored.kube.pods.watches.clear()
     mirrored.kube.fails_next = [503]
