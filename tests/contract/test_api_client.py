@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,6 +161,18 @@ def test_patience_ends_with_the_servers_reason(send: Send, server: Server) -> No
     with pytest.raises(TemporaryError, match="locked") as caught:
         send(LAUNCHING, patience_s=0.5)
     assert caught.value.reason.code is ReasonCode.LEDGER_BUSY
+
+
+@pytest.mark.parametrize(("is_busy", "tries"), [(True, 4), (False, 1)])
+def test_a_server_that_is_busy_is_asked_longer_than_one_that_is_away(
+    send: Send, server: Server, is_busy: bool, tries: int
+) -> None:
+    server.answers = [error(503, "LEDGER_BUSY") if is_busy else httpx.ConnectError("refused") for _ in range(3)] + [
+        ok()
+    ]
+    with suppress(TemporaryError):
+        send(LAUNCHING, patience_s=0.0, busy_s=30.0)
+    assert len(server.seen) == tries
 
 
 @pytest.mark.parametrize("body", ["", "default backend - 404", '{"detail": "Not Found"}', '{"detail": {}}', "[1]"])

@@ -105,11 +105,12 @@ class _Login(httpx.Auth):
 
 
 class _Patience:
-    """How long one call is tried again."""
+    """How long one call is tried again; while the server is there and busy, for ``busy_s`` where that is longer."""
 
-    def __init__(self, address: ApiAddress, call: Call[Any], patience_s: float) -> None:
+    def __init__(self, address: ApiAddress, call: Call[Any], patience_s: float, busy_s: float = 0.0) -> None:
         self._address, self._call = address, call
         self._deadline_s = time.monotonic() + patience_s
+        self._busy_deadline_s = time.monotonic() + max(patience_s, busy_s)
         self._pause_s = _FIRST_PAUSE_S
 
     def pause_s(self, reply: _Reply) -> float | None:
@@ -117,8 +118,10 @@ class _Patience:
         if not _is_later(self._call, reply):
             return None
         wait_s = min(max(self._pause_s, _retry_after_s(reply)), _LONGEST_PAUSE_S)
-        if time.monotonic() + wait_s > self._deadline_s:
-            raise _temporary(self._address, self._call, reply)
+        refusal = _temporary(self._address, self._call, reply)
+        is_busy = refusal.reason.code is ReasonCode.LEDGER_BUSY
+        if time.monotonic() + wait_s > (self._busy_deadline_s if is_busy else self._deadline_s):
+            raise refusal
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return wait_s
 
@@ -285,9 +288,12 @@ class ApiClient:
         carried = {"Authorization": f"Bearer {self._login.token}"}
         return {**carried, "Range": f"bytes={start}-", "If-Range": etag} if start and etag else carried
 
-    def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
-        """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``."""
-        patience = _Patience(self.address, call, patience_s)
+    def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S, busy_s: float = 0.0) -> T:
+        """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``.
+
+        busy_s: after which it is raised where the server is there and busy, if that is longer.
+        """
+        patience = _Patience(self.address, call, patience_s, busy_s)
         while True:
             try:
                 reply: _Reply = self._http.request(call.method, call.path, content=call.body)
@@ -317,9 +323,9 @@ class AsyncApiClient:
         self.address = address
         self._http = httpx.AsyncClient(transport=transport, **_options(address))
 
-    async def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
-        """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``."""
-        patience = _Patience(self.address, call, patience_s)
+    async def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S, busy_s: float = 0.0) -> T:
+        """As ``ApiClient.send``."""
+        patience = _Patience(self.address, call, patience_s, busy_s)
         while True:
             try:
                 reply: _Reply = await self._http.request(call.method, call.path, content=call.body)

@@ -13,7 +13,7 @@ from frenzy.app.plan_listing import ASSUMED_STEPS, plan_facts, tuned_request
 from frenzy.app.register import check_runs_read, planned, record_of
 from frenzy.app.services import Services
 from frenzy.app.stored_jobs import check_storable, check_use, dag_id_of
-from frenzy.core.planning.grid import divisors
+from frenzy.core.planning.marp import micro_batches
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import DataFacts, RunIdentity, RunRecord
 from frenzy.core.runs.protocol import RegisterRun, WhatIf
@@ -71,15 +71,13 @@ def _micro_batches_but(size: int, job: TrainingJob, policy: str) -> str | None:
     if job.workload is not None:
         return "the built-in trainer's alone; leave it out, the plan chooses it within workload.honours"
     batch = job.training.global_batch_size
-    sizes = divisors(batch, batch)
-    if policy == "paper":  # which accumulates nothing, and knows powers of two only of data-parallel ranks
-        sizes = tuple(each for each in sizes if (batch // each).bit_count() == 1)
+    sizes = micro_batches(batch, policy)
     if size in sizes:
         return None
     near = (max((each for each in sizes if each < size), default=None), next((e for e in sizes if e > size), None))
     named = " or ".join(str(each) for each in near if each is not None)
-    cut = "into a power of two of parts" if policy == "paper" else "evenly"
-    return f"it must cut training.global_batch_size = {batch} {cut}: give {named}, or change the global batch"
+    how = f"the policy {policy} has plans of" if size and batch % size == 0 else "cuts it evenly"
+    return f"a part of training.global_batch_size = {batch} that {how}: give {named}, or change the global batch"
 
 
 def draft(

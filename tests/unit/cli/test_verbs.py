@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.conftest import Said, World
 
-from frenzy.adapters.api_client import ApiAddress, ApiClient
-from frenzy.api import endpoints
 from frenzy.app.place import enqueue
-from frenzy.cli.commands import server
 from frenzy.core.runs.ledger import JobState
-from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.values.errors import Reason, ReasonCode
 
 Command = Callable[..., Said]
 BUSY = Reason(code=ReasonCode.LEDGER_BUSY)
@@ -276,26 +273,3 @@ def test_version_and_help(frenzy: Command) -> None:
     assert "submit" in frenzy("--help").out
     assert "--install-completion" in frenzy("--help").out
     assert frenzy("submit").status == 2
-
-
-@pytest.mark.parametrize(("reason", "longest_s", "tries"), [(BUSY, 30.0, 3), (BUSY, -1.0, 1), (AWAY, 30.0, 1)])
-def test_a_server_that_is_busy_is_asked_longer_than_one_that_is_away(
-    reason: Reason, longest_s: float, tries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = [reason, reason, None]
-
-    def send(self: ApiClient, call: object, *, patience_s: float) -> str:
-        answer = answers.pop(0)
-        if answer is not None:
-            raise TemporaryError(answer, retry_after_s=0.0)
-        return "there"
-
-    monkeypatch.setattr(ApiClient, "send", send)
-    monkeypatch.setattr(server, "BUSY_PATIENCE_S", longest_s)
-    with server.Api(ApiAddress(base_url="http://airflow.test", login="frenzy", password="x")) as api:
-        if tries == 3:
-            assert api.ask(endpoints.queue()) == "there"
-        else:
-            with pytest.raises(TemporaryError):
-                api.ask(endpoints.queue())
-    assert len(answers) == 3 - tries

@@ -147,11 +147,11 @@ def test_a_micro_batch_for_which_there_is_no_card_is_refused_with_its_reason(pol
 @pytest.mark.parametrize(
     ("policy", "batch", "size", "allowed"),
     [
-        ("closed-form", 16, 3, "it must cut training.global_batch_size = 16 evenly: give 2 or 4, or"),
+        ("closed-form", 16, 3, "a part of training.global_batch_size = 16 that cuts it evenly: give 2 or 4, or"),
         ("closed-form", 1, 2, "evenly: give 1, or"),
         ("closed-form", 13, 20, "evenly: give 13, or"),
-        ("paper", 9, 3, "into a power of two of parts: give 9, or"),
-        ("paper", 12, 4, "into a power of two of parts: give 3 or 6, or"),
+        ("paper", 9, 3, "that the policy paper has plans of: give 9, or"),
+        ("paper", 12, 4, "that the policy paper has plans of: give 3 or 6, or"),
     ],
 )
 def test_a_micro_batch_without_plans_is_refused_with_those_next_to_it(

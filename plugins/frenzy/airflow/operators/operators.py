@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from frenzy.adapters.api_client import ApiClient
     from frenzy.airflow.operators.notifiers import Notifiers
     from frenzy.core.runs.protocol import RunView
+    from frenzy.core.values.errors import Reason
 
 
 class FrenzyOperator(BaseOperator):
@@ -325,17 +326,21 @@ class DecideOperator(NotifyingOperator):
         """Skipped where the group was. Not after a failure: Airflow would then call the DAG run a success."""
         from airflow.sdk.exceptions import AirflowSkipException
 
-        from frenzy.adapters.airflow_calls import task_instance
-        from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+        from frenzy.core.values.errors import PermanentError
 
         first = self._tasks(identity)[0]
-        found = self.api_client().send(task_instance(identity.dag_id, identity.run_id, first, identity.map_index))
-        if found["state"] == "skipped":
+        state = self._state_of(identity, first)
+        if state == "skipped":
             raise AirflowSkipException("The training was skipped.")
-        if found["state"] == "upstream_failed":
-            detail = f"A task before {first} failed, so no training began; the failure is that task's."
-            remedy = "See its log, and clear it."
-            raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
+        if state == "upstream_failed":
+            raise PermanentError(_failed_before(first, "no training began"))
+
+    def _state_of(self, identity: Any, task: str) -> str | None:
+        from frenzy.adapters.airflow_calls import task_instance
+
+        call = task_instance(identity.dag_id, identity.run_id, task, identity.map_index)
+        state: str | None = self.api_client().send(call)["state"]
+        return state
 
     def _clear_attempt(self, identity: Any) -> None:
         from frenzy.adapters.airflow_calls import clear_tasks
@@ -348,22 +353,26 @@ class DecideOperator(NotifyingOperator):
 
     def _refuse_if_hopeless(self, identity: Any, first_task: str) -> None:
         """Clearing a task whose own upstream failed changes nothing: it would be cleared for ever."""
-        from frenzy.adapters.airflow_calls import task_instance
         from frenzy.adapters.api_client import NotFoundError
         from frenzy.api import endpoints as api
         from frenzy.core.runs.protocol import CancelRun
-        from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+        from frenzy.core.values.errors import PermanentError
 
-        client = self.api_client()
         try:
-            found = client.send(task_instance(identity.dag_id, identity.run_id, first_task, identity.map_index))
+            state = self._state_of(identity, first_task)
         except NotFoundError:
             return
-        if found["state"] == "upstream_failed":
-            detail = f"A task before {first_task} failed, so the run cannot go on."
-            reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the task that failed.")
-            client.send(api.cancel(identity.run_key, CancelRun(reason=reason)))
+        if state == "upstream_failed":
+            reason = _failed_before(first_task, "the run cannot go on")
+            self.api_client().send(api.cancel(identity.run_key, CancelRun(reason=reason)))
             raise PermanentError(reason)
+
+
+def _failed_before(task: str, so: str) -> Reason:
+    from frenzy.core.values.errors import Reason, ReasonCode
+
+    detail = f"A task before {task} failed, so {so}; the failure is that task's."
+    return Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="See its log, and clear it.")
 
 
 def _wait_within_this_try() -> NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -16,14 +15,14 @@ T = TypeVar("T")
 # A person waits at the terminal; a server that restarts is back within this.
 PATIENCE_S: Final = 4.0
 # One that is there, and has too much to do, is worth asking longer.
-BUSY_PATIENCE_S: Final = 30.0
+_BUSY_PATIENCE_S: Final = 30.0
 # A large file is worth more of it.
 FETCH_PATIENCE_S: Final = 60.0
 _VARIABLES: Final = ("FRENZY_URL", "FRENZY_USER", "FRENZY_PASSWORD")
 
 
 class Api:
-    """One server's API. ``ask`` gives up after ``patience_s``; where the server is busy, after ``BUSY_PATIENCE_S``."""
+    """One server's API. ``ask`` gives up after ``patience_s``; where the server is busy, after half a minute."""
 
     def __init__(self, address: ApiAddress, *, patience_s: float = PATIENCE_S) -> None:
         self._client = ApiClient(address)
@@ -32,13 +31,7 @@ class Api:
 
     def ask(self, call: Call[T]) -> T:
         """The decoded reply. Raises PermanentError or TemporaryError."""
-        until_s = time.monotonic() + BUSY_PATIENCE_S
-        while True:
-            try:
-                return self._client.send(call, patience_s=self._patience_s)
-            except TemporaryError as error:
-                if error.reason.code is not ReasonCode.LEDGER_BUSY or time.monotonic() > until_s:
-                    raise
+        return self._client.send(call, patience_s=self._patience_s, busy_s=_BUSY_PATIENCE_S)
 
     def fetch(self, call: Call[bytes], target: BinaryIO, tell: Callable[[int], None]) -> None:
         """Write what the call answers into ``target``; after an ``ask``. Raises PermanentError or TemporaryError."""

@@ -69,7 +69,7 @@ SUPERVISOR: Final = "supervisor"
 START_TIMEOUT_S: Final = 240.0
 _STOP_TIMEOUT_S: Final = 8.0
 _SERVER_STOP_TIMEOUT_S: Final = 3.0
-# A look takes some 30 ms of a processor that the starting components need.
+# A look costs time of a processor that the starting components need.
 _POLL_S: Final = 0.3
 _LOG_TAIL_LINES: Final = 15
 

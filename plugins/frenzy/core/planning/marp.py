@@ -18,7 +18,8 @@ from typing import Final
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.model_trace import calibrated
 from frenzy.core.planning.estimated_plans import closed_form_candidates, traced_with_another
-from frenzy.core.planning.paper_plans import paper_candidates
+from frenzy.core.planning.grid import divisors
+from frenzy.core.planning.paper_plans import paper_candidates, paper_micro_batches
 from frenzy.core.planning.plan_remedies import Remedy, first_remedy, refusal_of
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.script_plans import script_candidates
@@ -71,6 +72,11 @@ def _check_vocabulary(request: PlanRequest) -> None:
                 remedy=f"vocab_size: {words} -> {tokens}, or a tokenizer with at most {words} tokens.",
             )
         )
+
+
+def micro_batches(global_batch: int, policy: str) -> tuple[int, ...]:
+    """Those of which ``policy`` has plans for this batch, ascending."""
+    return paper_micro_batches(global_batch) if policy == "paper" else divisors(global_batch, global_batch)
 
 
 def smallest_remedy(

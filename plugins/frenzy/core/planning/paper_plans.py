@@ -58,6 +58,12 @@ def paper_memory(shape: ModelShape, *, sequence_length: int, batch_per_rank: flo
     return states, length * batch_per_rank * hidden * shape.num_layers * per_layer
 
 
+def paper_micro_batches(global_batch: int) -> tuple[int, ...]:
+    """What a rank gets of the batch, ascending: nothing is accumulated, and there are powers of two of ranks."""
+    degrees = (2**power for power in range(global_batch.bit_length()))
+    return tuple(sorted(global_batch // each for each in degrees if global_batch % each == 0))
+
+
 def paper_plans(shape: ModelShape, *, global_batch: int, sequence_length: int) -> tuple[PaperPlan, ...]:
     """All plans in the paper's order: number of GPUs, then memory, both ascending."""
     plans = []

@@ -7,7 +7,6 @@ const KINDS = {
   "by a cron expression…": "cron", "when Assets are updated…": "assets",
 };
 const PRESETS = Object.values(KINDS).filter((each) => each.startsWith("@"));
-const USUAL_ACTIVE_RUNS = null;
 const EXAMPLES = { cron: "30 3 * * 1-5", assets: "frenzy://models/base, s3://bucket/corpus" };
 const FIRST = { cron: "30 3 * * *", assets: "frenzy://models/base" };
 
@@ -29,7 +28,7 @@ export function withTrigger(text, { cron, assets, max_active_runs: runs }) {
   const lines = text.trimEnd().split("\n");
   const from = lines.findIndex((line) => /^(["']?)trigger\1\s*:/.test(line));
   const fresh = [cron ? `  cron: ${JSON.stringify(cron)}` : null, assets.length ? `  assets: ${JSON.stringify(assets)}` : null,
-    runs === USUAL_ACTIVE_RUNS ? null : `  max_active_runs: ${runs}`].filter(Boolean);
+    runs === null ? null : `  max_active_runs: ${runs}`].filter(Boolean);
   const section = fresh.length ? ["trigger:", ...fresh] : [];
   if (from < 0) return [...lines, ...section, ""].join("\n");
   let to = from + 1;
@@ -48,7 +47,7 @@ export class Schedule {
   // write(edit): has the text edited. The choice follows the text, and the text the choice.
   constructor(write) {
     this.write = write;
-    this.trigger = { cron: null, assets: [], max_active_runs: USUAL_ACTIVE_RUNS };
+    this.trigger = { cron: null, assets: [], max_active_runs: null };
     this.kind = el("select", {}, Object.entries(KINDS).map(([words, value]) => el("option", { value }, words)));
     this.value = el("input", { type: "text", size: "34", spellcheck: "false", hidden: "", "aria-label": "cron expression or Assets" });
     this.byHand = el("span", { class: "faint", hidden: "" }, " This text is not in block style: write its section trigger by hand.");
