@@ -32,7 +32,8 @@ def main() -> None:
     )
     frenzy_agent.attach(engine)
     if frenzy_agent.resume_from():
-        engine.load_checkpoint(frenzy_agent.resume_from())
+        # not the folder's ``latest``: the step that Frenzy knows of, which its pages and limits count from
+        engine.load_checkpoint(frenzy_agent.resume_from(), tag=f"global_step{frenzy_agent.resume_step()}")
 
     for step in range(engine.global_steps + 1, steps + 1):
         # any number of ranks cuts the batch in the same micro-batches
