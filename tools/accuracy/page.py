@@ -266,7 +266,10 @@ def _reports(report: PublishedReport) -> str:
         "Nothing is fitted to them, and they are no goal that "
         "fails `make accuracy`: a thread seldom says which step failed, what else was on the card, or whether the "
         "named length was reached. Where a tool pads each batch to its longest sequence, the requirement has what the "
-        "[allocator may lose](#reserved-memory). Those that do not agree, GiB:\n\n"
+        "[allocator may lose](#reserved-memory). It answers for loading the model, for steps, and for saving where "
+        "FSDP gathers the whole model on each card to save it; not for evaluation. A run that ran is judged by its "
+        "steps, one that failed by the phase that its thread tells, or by all of them. "
+        "Those that do not agree, GiB:\n\n"
     )
     return (
         text

@@ -4,6 +4,9 @@ A report names its run as a row of one's own runs does. What nobody recorded is 
 judged where its whole range fits, or none of it does, and is undecided in between. Two reports of the same settings
 contradict each other where one ran on a card no larger than that on which the other ran out of memory: something
 that neither records differed, no prediction can agree with both, and neither is judged.
+
+The requirement answers for loading the model, for steps, and for saving where that gathers the model on each card. Who
+says that a run ran says so of its steps. One that failed may have failed anywhere, unless its thread tells the phase.
 """
 
 from __future__ import annotations
@@ -19,13 +22,18 @@ from typing import Final
 from frenzy.adapters.calibration_file import calibration_of_release
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError
-from frenzy.evaluation.cells import text
+from frenzy.evaluation.cells import choice, text
 from frenzy.evaluation.margin import Margin
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import Cells, ModelledRun, UnknownRow
 from frenzy.evaluation.read_own import alternatives, capacity_of, run_of
 
-_BESIDE_SETTINGS: Final = frozenset({"source", "gpu", "outcome", "ended_with", "ended_settings", "note", "explanation"})
+_BESIDE_SETTINGS: Final = frozenset(
+    {"source", "gpu", "outcome", "phase", "torch", "ended_with", "ended_settings", "note", "explanation"}
+)
+_STEPS: Final = "steps"
+# Phases in which a run failed: whether the requirement answers for it.
+_PHASES: Final = {"": True, _STEPS: True, "saving": True, "loading": True, "end of epoch": False}
 
 
 class Verdict(StrEnum):
@@ -91,6 +99,7 @@ def without_contradictions(reports: Sequence[JudgedReport]) -> Sequence[JudgedRe
 def _contradict(ran: JudgedReport, failed: JudgedReport) -> bool:
     return (
         ran.settings == failed.settings
+        and ran.required_bytes == failed.required_bytes
         and (ran.outcome, failed.outcome) == (Verdict.FITS.value, Verdict.FAILS.value)
         and ran.capacity_bytes <= failed.capacity_bytes
     )
@@ -109,7 +118,7 @@ def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedRepo
     try:
         if text(cells, "left_out", ""):
             raise UnknownRow(text(cells, "left_out"))
-        runs = _runs(cells, calibration)
+        runs = _runs(_of_phase(cells), calibration)
         capacity = capacity_of(cells)
     except UnknownRow as error:
         return JudgedReport(source=source, label=label, outcome=outcome, verdict=Verdict.REFUSED, why=str(error))
@@ -126,6 +135,15 @@ def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedRepo
         explanation=explanation,
         settings=tuple(sorted((name, value) for name, value in cells.items() if name not in _BESIDE_SETTINGS)),
     )
+
+
+def _of_phase(cells: Cells) -> Cells:
+    """``cells`` without what the report says nothing of. Raises UnknownRow where the requirement does not, either."""
+    phase = text(cells, "phase", "")
+    if not choice(cells, "phase", _PHASES, ""):
+        raise UnknownRow(f"it failed at the {phase}: nothing is required for evaluation")
+    only_steps = phase == _STEPS or text(cells, "outcome") == Verdict.FITS.value
+    return {**cells, "saves_on_card": "false"} if only_steps else cells
 
 
 def _runs(cells: Cells, calibration: Calibration) -> Sequence[ModelledRun]:

@@ -207,7 +207,15 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
         lengths_vary=_lengths_vary(cells),
         segments_grow=flag(cells, "expandable_segments"),
         keeps_unsharded=sharded and _prepares_late(cells),
+        saves_on_card=sharded and flag(cells, "saves_on_card"),
+        zeroes_gradients=_zeroes_gradients(cells),
     )
+
+
+def _zeroes_gradients(cells: Cells) -> bool:
+    """Whether ``zero_grad`` leaves zeros: torch before 2.0 (``set_to_none`` is the default since)."""
+    told = text(cells, "torch", "")
+    return bool(told) and release_of(told) < (2, 0)
 
 
 def _prepares_late(cells: Cells) -> bool:

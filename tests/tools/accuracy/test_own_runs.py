@@ -155,6 +155,18 @@ def test_trainers_of_4_30_and_4_31_keep_what_is_trained_whole_on_each_rank_of_fs
     assert not replicas.run.keeps_unsharded
 
 
+def test_fsdp_that_saves_on_the_card_needs_the_model_beside_its_shards(tmp_path: Path) -> None:
+    mixed = {**RUN, "framework": "fsdp", "optimizer": "adamw", "precision": "autocast-bf16", "micro_batch": "1"}
+    saving = {**mixed, "saves_on_card": "true"}
+    steps, saved, older = rows_of(tmp_path, mixed, saving, {**saving, "torch": "1.13.1"})
+
+    assert peak(older) - peak(saved) == pytest.approx(4 * 6_738_415_616 / 8, abs=1)
+    assert peak(saved) > peak(steps)
+    (whole,) = rows_of(tmp_path, {**saving, "framework": "torch", "lora_rank": "8", "lora_targets": "q_proj v_proj"})
+    assert whole.run is not None
+    assert predict(whole.run).at != "saving"
+
+
 def test_overlapping_reductions_hold_a_second_bucket(tmp_path: Path) -> None:
     stage2 = {**RUN, "zero_stage": "2", "offload_optimizer": "true", "micro_batch": "1"}
     alone, overlapping = rows_of(tmp_path, stage2, {**stage2, "overlap_comm": "true"})

@@ -65,6 +65,40 @@ def test_reports_of_the_same_settings_that_contradict_each_other_are_not_judged(
     assert all(each.is_judged is not contradicts for each in found)
 
 
+SAVING = {
+    "framework": "fsdp",
+    "gpu": "a100-40",
+    "num_gpus": "4",
+    "precision": "autocast-bf16",
+    "sequence_length": "128",
+    "saves_on_card": "true",
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "verdict"),
+    [
+        ({"phase": "saving"}, Verdict.FAILS),
+        ({}, Verdict.FAILS),
+        ({"phase": "steps"}, Verdict.FITS),
+        ({"outcome": "ran"}, Verdict.FITS),
+        ({"phase": "end of epoch"}, Verdict.REFUSED),
+    ],
+    ids=["it failed while saving", "it does not say when", "it failed in a step", "it ran", "it failed after an epoch"],
+)
+def test_a_report_is_judged_in_the_phase_it_tells_of(told: dict[str, str], verdict: Verdict) -> None:
+    """The steps of this run fit its cards, saving does not."""
+    assert reported(**SAVING, **told).verdict is verdict
+
+
+def test_a_run_that_fails_to_be_saved_does_not_contradict_one_whose_steps_ran() -> None:
+    ran, failed = reported(**SAVING, outcome="ran"), reported(**SAVING)
+    in_steps = reported(**SAVING, phase="steps")
+
+    assert all(each.agrees for each in without_contradictions([ran, failed]))
+    assert not any(each.is_judged for each in without_contradictions([ran, in_steps]))
+
+
 def test_a_reason_beside_a_report_leaves_it_out() -> None:
     found = reported(left_out="the script trains more than is told")
 

@@ -68,6 +68,8 @@ class TorchRun:
     hidden states in place of logits. accumulation: micro-batches whose gradients are summed.
     lengths_vary: from step to step. segments_grow: those of torch's allocator, which by itself does not let them.
     keeps_unsharded: each rank keeps what is trained whole beside its shard, as it was before FSDP divided it.
+    saves_on_card: each rank gathers the whole model on its card to save it. zeroes_gradients: they stay between steps,
+    as zeros, instead of being freed.
     """
 
     shape: ModelShape
@@ -96,6 +98,8 @@ class TorchRun:
     lengths_vary: bool = False
     segments_grow: bool = False
     keeps_unsharded: bool = False
+    saves_on_card: bool = False
+    zeroes_gradients: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -120,6 +124,7 @@ def predict_torch_memory(run: TorchRun) -> MemoryPrediction:
         ),
         "last backward layer": (*_in_backward(run, resident), *_at_the_end(run)),
         "optimizer step": (*stepping, *_optimizer_step(run)),
+        "saving": (*stepping, *_saving(run)),
     }
     at = max(moments, key=lambda name: sum(each.num_bytes for each in moments[name]))
     terms = tuple(sorted((each for each in moments[at] if each.num_bytes), key=lambda each: -each.num_bytes))
@@ -297,4 +302,21 @@ def _optimizer_step(run: TorchRun) -> tuple[MemoryTerm, ...]:
     return (
         _term("gradients", gradients, "bytes*T, /P when sharded"),
         _term("optimizer's temporaries", temporary, "foreach AdamW: bytes*T, /P when sharded"),
+    )
+
+
+def _saving(run: TorchRun) -> tuple[MemoryTerm, ...]:
+    """A state dict of whole tensors, as FSDP makes it by default: nothing moves it to the host, or to one rank only.
+
+    Each unit is gathered in its own format and its tensors are cloned before it is given back; the outermost one comes
+    last, beside the clones of all others (torch/distributed/fsdp/_state_dict_utils.py, _full_post_state_dict_hook).
+    """
+    if not (run.saves_on_card and run.sharding is Sharding.FULL and run.num_gpus > 1):
+        return ()
+    adapters = 0 if run.trained.is_everything else run.trained_bytes * run.num_trained
+    gradients = run.trained_bytes * run.num_trained / run.num_gpus if run.zeroes_gradients else 0.0
+    return (
+        _term("state dict on the card", _model_bytes(run).sharded + adapters, "bytes of each parameter's format"),
+        _term("gathered embeddings and head", stored_outside(run.shape, run.outside_bytes).sharded, "FSDP's last unit"),
+        _term("zeroed gradients", gradients, "bytes*T/P"),
     )

@@ -119,6 +119,24 @@ def test_fsdp_keeps_whole_gradients_until_the_last_micro_batch(sharding: Shardin
     assert summed.peak_allocated_bytes - once.peak_allocated_bytes == 2 * run.num_trained
 
 
+def test_saving_on_the_card_has_the_whole_model_beside_the_shards_and_the_outermost_unit() -> None:
+    """Shards of weights and two states, 12 bytes over 4; each tensor's clone; embeddings and head gathered in fp32."""
+    run = full(sharding=Sharding.FULL, num_gpus=4, trained_bytes=4, layer_bytes=4, outside_bytes=4, saves_on_card=True)
+    outermost = 4 * (2 * SHAPE.vocab_size * SHAPE.hidden_size + SHAPE.hidden_size)
+    found, zeroed = (predict_torch_memory(replace(run, zeroes_gradients=each)) for each in (False, True))
+
+    assert found.at == zeroed.at == "saving"
+    assert found.peak_allocated_bytes == (3 + 4) * SHAPE.num_parameters + outermost + WORKSPACES
+    assert zeroed.peak_allocated_bytes - found.peak_allocated_bytes == SHAPE.num_parameters
+
+
+@pytest.mark.parametrize("changed", [{"num_gpus": 1}, {"sharding": Sharding.NONE}, {"saves_on_card": False}])
+def test_what_is_not_divided_or_saved_elsewhere_is_not_gathered_to_be_saved(changed: dict[str, object]) -> None:
+    run = full(sharding=Sharding.FULL, num_gpus=4, trained_bytes=4, layer_bytes=4, saves_on_card=True)
+
+    assert predict_torch_memory(replace(run, **changed)).at != "saving"  # type: ignore[arg-type]
+
+
 def test_one_gpu_keeps_the_sums_of_gradients_in_their_own_format() -> None:
     run = full(trained_bytes=4, micro_batch=64, coefficients=MANY_LOGITS)
     once, summed = (predict_torch_memory(replace(run, accumulation=each)) for each in (1, 2))
