@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from frenzy.core.memory.cuda_memory import COMMUNICATOR_BYTES
+from frenzy.core.memory.cuda_memory import OUTSIDE_ON_SEVERAL_CARDS_BYTES
 from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import Bar
 from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
@@ -211,7 +211,8 @@ def _fits(report: PublishedReport) -> str:
     text = (
         "## Fit or no fit\n\n"
         f"Required: the peak, {_percent(margin.peak_share, 0)} of it, {margin.context_bytes / GIB:.2f} GiB for CUDA's "
-        f"context, {COMMUNICATOR_BYTES / GIB:.2f} GiB for NCCL's buffers on several cards, and "
+        f"context, on several cards {OUTSIDE_ON_SEVERAL_CARDS_BYTES / GIB:.2f} GiB instead, the most that "
+        "[logs](../tests/data/memory/SOURCES.md) have outside of torch's allocator, and "
         f"{_percent(margin.hooked_share, 0)} of the activations that FSDP's hooks keep to the end of a "
         f"backward pass with frozen parameters (refitted on the fitting half: "
         f"{_percent(report.hooked_share, 0)}). *Need* is what tensors and the context took; *reserved* is what the "

@@ -8,7 +8,7 @@ from typing import Final
 from frenzy.core.memory.activation_coefficients import Attention
 from frenzy.core.memory.allocator_holes import leaves_holes, lost_bytes
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.memory.cuda_memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
+from frenzy.core.memory.cuda_memory import CONTEXT_BYTES, OUTSIDE_ON_SEVERAL_CARDS_BYTES
 from frenzy.core.memory.torch_kernels import TorchRun
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
@@ -19,11 +19,11 @@ _HOOKED_TERM: Final = "inputs' gradients that hooks keep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """Context, NCCL's buffers on several GPUs as in plans of the product, and two shares for what the allocator loses.
+    """What is outside of torch's allocator, and two shares for what the allocator loses.
 
-    peak_share: of the peak, for rounding and fragments, as in plans of the product. hooked_share: of the
-    activations that stay until the end of the backward pass, among which every later allocation has to
-    find its place.
+    context_bytes: outside on one GPU; on several it is the most that logs show. peak_share: of the peak, for rounding and
+    fragments, as in plans of the product. hooked_share: of the activations that stay until the end of the backward pass,
+    among which every later allocation has to find its place.
     The values hold for every file; ``tools.accuracy`` finds the second one again from the fitting half.
     """
 
@@ -37,7 +37,7 @@ class Margin:
             return prediction.required_bytes
         hooked = sum(each.num_bytes for each in prediction.terms if each.name == _HOOKED_TERM)
         fragments = self.peak_share * prediction.peak_allocated_bytes + self.hooked_share * 2 * hooked
-        beside = self.context_bytes + (COMMUNICATOR_BYTES if run.num_gpus > 1 else 0)
+        beside = OUTSIDE_ON_SEVERAL_CARDS_BYTES if run.num_gpus > 1 else self.context_bytes
         return round(prediction.peak_allocated_bytes + fragments) + beside + _holes(run)
 
 
