@@ -21,9 +21,9 @@ _HOOKED_TERM: Final = "inputs' gradients that hooks keep"
 class Margin:
     """What is outside of torch's allocator, and two shares for what the allocator loses.
 
-    context_bytes: outside on one GPU; on several it is the most that logs show. peak_share: of the peak, for rounding and
-    fragments, as in plans of the product. hooked_share: of the activations that stay until the end of the backward pass,
-    among which every later allocation has to find its place.
+    context_bytes: outside on one GPU; on several it is the most that logs show. peak_share: of the peak, for
+    rounding and fragments, as in plans of the product. hooked_share: of the activations that stay until the end
+    of the backward pass, among which every later allocation has to find its place.
     The values hold for every file; ``tools.accuracy`` finds the second one again from the fitting half.
     """
 

@@ -23,5 +23,5 @@ HOPPER_CONTEXT_BYTES: Final = 1710 * MIB
 # 12 MiB in granules of 2 (as NVIDIA/nccl issue 1685 shows). Two neighbours over an A100's 24 channels take 604 MB.
 COMMUNICATOR_BYTES: Final = 688_000_000
 # What a process on one of several cards had outside of torch's allocator when its card was full: 0.36 to 2.10 GiB in 14
-# logs of public issues (tests/data/memory/reports/outside_torch.csv), 1.56 to 2.10 in most of A100 and H100; the upper end.
+# logs of public issues (tests/data/memory/reports/outside_torch.csv), most of A100 and H100 1.6 or more; the upper end.
 OUTSIDE_ON_SEVERAL_CARDS_BYTES: Final = 2160 * MIB
