@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _CALL = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\S*bin/)?frenzy ([a-z][^|#;&\n]*)", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def cli() -> Any:
+    """The command with all that it takes: making it for each call would be most of these tests' time."""
+    return typer.main.get_group(make_cli())
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
@@ -93,8 +100,9 @@ def test_modules_that_the_architecture_names_exist() -> None:
     assert [each for each in named if not (CHECKOUT / "plugins/frenzy" / each).exists()] == []
 
 
-@every_page
-def test_pages_can_be_found_from_the_index(page: Path) -> None:
+@cache
+def from_the_index() -> set[Path]:
+    """The pages that links lead to, from the README and the index on."""
     reachable: set[Path] = set()
     waiting = [CHECKOUT / "README.md", DOCS / "index.md"]
     while waiting:
@@ -105,7 +113,12 @@ def test_pages_can_be_found_from_the_index(page: Path) -> None:
         links = _LINK.findall(current.read_text(encoding="utf-8"))
         found = ((current.parent / each.partition("#")[0]).resolve() for each in links if "://" not in each)
         waiting += [each for each in found if each.suffix == ".md" and each.is_file()]
-    assert page in reachable
+    return reachable
+
+
+@every_page
+def test_pages_can_be_found_from_the_index(page: Path) -> None:
+    assert page in from_the_index()
 
 
 @every_page
@@ -130,7 +143,7 @@ def test_examples_are_accepted(page: Path) -> None:
 
 @every_page
 def test_commands_exist(page: Path) -> None:
-    verbs = set(typer.main.get_group(make_cli()).commands)
+    verbs = set(cli().commands)
     targets = set(re.findall(r"^([a-z0-9-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     shown = "\n".join((*blocks(page, "bash"), *re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))))
     assert set(re.findall(r"(?:^|bin/)frenzy ([a-z]+)", shown, re.MULTILINE)) <= verbs
@@ -149,12 +162,12 @@ def test_options_exist(page: Path) -> None:
 @every_page
 def test_commands_are_understood_with_their_arguments(page: Path) -> None:
     for call in _CALL.findall("\n".join((*blocks(page, "bash"), *blocks(page, "sh")))):
-        understand(typer.main.get_group(make_cli()), shlex.split(call, comments=True))
+        understand(cli(), shlex.split(call, comments=True))
 
 
 def test_a_command_with_a_wrong_value_is_not_understood() -> None:
     with pytest.raises(typer.BadParameter):
-        understand(typer.main.get_group(make_cli()), ["logs", "RUN", "--rank", "first"])
+        understand(cli(), ["logs", "RUN", "--rank", "first"])
 
 
 def understand(group: Any, words: Sequence[str]) -> None:
@@ -169,7 +182,7 @@ def understand(group: Any, words: Sequence[str]) -> None:
 
 def options_of(words: Sequence[str]) -> set[str]:
     """What the (sub)command that ``words`` begin with takes."""
-    command: Any = typer.main.get_group(make_cli())
+    command = cli()
     for word in words:
         if word not in getattr(command, "commands", {}):
             break
@@ -186,7 +199,7 @@ def test_the_glossary_has_each_term_once_in_alphabetical_order_and_one_sentence(
 
 def test_operations_name_every_setting_and_every_verb() -> None:
     text = (DOCS / "operations.md").read_text(encoding="utf-8")
-    verbs = typer.main.get_group(make_cli()).commands
+    verbs = cli().commands
     assert [name for name in variable_names() if f"`{name}`" not in text] == []
     assert [verb for verb in verbs if f"`frenzy {verb}" not in text] == []
 
