@@ -8,10 +8,14 @@ SOURCES := plugins tools tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
 # For tests that share no Airflow: as many processes as there are cores, each of which takes 1 to 2 GB.
 PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
+# Parts of test-all that wait more than they compute: two at a time, the longest first; each tells all when it ends.
+WAITING := test-e2e-shared test-e2e-elastic test-k8s test-apart
+# The tests of the Airflow whose jobs move for others and which is broken.
+ELASTIC := tests/e2e/test_elastic.py tests/e2e/test_supervision.py
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack images up down status lock clean fuzz
+.PHONY: help env demo demo-elastic demo-swap test test-all $(WAITING) coverage test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack images up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,10 +49,17 @@ ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(PYTEST) -n 2 --dist loadfile tests/packaging tests/pages tests/processes
-	@$(PYTEST) tests/e2e --durations 20
-	@$(MAKE) test-k8s
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=target $(WAITING)
 endif
+
+test-e2e-shared: $(STAMP)
+	@$(PYTEST) $(filter-out $(ELASTIC),$(wildcard tests/e2e/test_*.py)) --durations 20
+
+test-e2e-elastic: $(STAMP)
+	@$(PYTEST) $(ELASTIC) --durations 20
+
+test-apart: $(STAMP)
+	@$(PYTEST) -n 2 --dist loadfile tests/packaging tests/pages tests/processes
 
 coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run
 	@mkdir -p build/coverage
