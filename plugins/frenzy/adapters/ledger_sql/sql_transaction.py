@@ -12,15 +12,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
-from frenzy.adapters.ledger_sql import (
-    airflow_tables,
-    known_documents,
-    plan_table_rows,
-    queue_rows,
-    residual_rows,
-    slots,
-)
+from frenzy.adapters.ledger_sql import known_documents, plan_table_rows, queue_rows, residual_rows, slots
 from frenzy.adapters.ledger_sql import ledger_tables as tables
+from frenzy.adapters.ledger_sql.airflow_tables import AirflowTables
 from frenzy.adapters.ledger_sql.plan_table_rows import PlanTable, WantedPlans
 from frenzy.core.memory.residuals import Residual
 from frenzy.core.runs.access import JobRecord
@@ -33,7 +27,6 @@ from frenzy.core.runs.ledger import (
     LeaseState,
     Preparation,
     QueueEntry,
-    RunIdentity,
     RunRecord,
 )
 from frenzy.core.runs.usage import LeaseSpan
@@ -49,7 +42,7 @@ T = TypeVar("T")
 _MOST_KEYS = 10_000
 
 
-class SqlTransaction:
+class SqlTransaction(AirflowTables):
     """LedgerTx on an open transaction of ``connection``.
 
     What it has read it keeps: nobody else changes it meanwhile, but for heartbeats (``LedgerStore.renew``), whose
@@ -57,8 +50,7 @@ class SqlTransaction:
     """
 
     def __init__(self, connection: Connection, *, writable: bool) -> None:
-        self._connection = connection
-        self._writable = writable
+        super().__init__(connection, writable=writable)
         self._runs: dict[str, RunRecord | None] = {}
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
         self._entries: dict[str, QueueEntry | None] = {}
@@ -355,28 +347,6 @@ class SqlTransaction:
         found = self._connection.execute(wanted.order_by(*newest).limit(limit))
         return tuple(residual_rows.residual_of(each) for each in found)
 
-    # Airflow's own tables, in the same transaction
-
-    def mirror_pools(self, cluster: Cluster) -> None:
-        self._check_writable()
-        airflow_tables.mirror_pools(self._connection, cluster)
-
-    def started_by(self, dag_id: str, run_id: str) -> str | None:
-        return airflow_tables.started_by(self._connection, dag_id, run_id)
-
-    def has_dag(self, dag_id: str) -> bool:
-        return airflow_tables.has_dag(self._connection, dag_id)
-
-    def outlived(self) -> tuple[str, ...]:
-        return airflow_tables.outlived(self._connection)
-
-    def launch_is_over(self, identity: RunIdentity) -> bool:
-        return airflow_tables.launch_is_over(self._connection, identity)
-
-    def assign_launch_pool(self, identity: RunIdentity, pool: str, num_slots: int) -> bool:
-        self._check_writable()
-        return airflow_tables.assign_launch_pool(self._connection, identity, pool, num_slots)
-
     # rows
 
     def _one(self, kind: type[T], table: Table, **key: str | int) -> T | None:
@@ -402,10 +372,6 @@ class SqlTransaction:
         self._check_writable()
         return self._connection.begin_nested()
 
-    def _check_writable(self) -> None:
-        if not self._writable:
-            raise ReadOnlyLedgerError("writing needs LedgerStore.transaction(), not reading()")
-
 
 @cache
 def _document_at(table: Table, key: tuple[str, ...]) -> Select[Any]:
@@ -418,10 +384,6 @@ def _put_at(table: Table, key: tuple[str, ...], names: tuple[str, ...], dialect:
     put: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
     done: Executable = put.on_conflict_do_update(index_elements=key, set_={name: put.excluded[name] for name in names})
     return done
-
-
-class ReadOnlyLedgerError(RuntimeError):
-    """A defect in the caller: it wrote through a reading view."""
 
 
 def no_such_run(run_key: str) -> Reason:
