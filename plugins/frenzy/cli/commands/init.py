@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from frenzy.api.declaration import Call
     from frenzy.cli.commands.server import Api
     from frenzy.cli.embedded.installation import Installation
-    from frenzy.core.values.cluster import Cluster
 
 _STEPS: Final = """
 Next, in each shell and for each component of Airflow:
@@ -42,7 +41,7 @@ def init(
     ] = False,
     connect: Annotated[
         bool,
-        typer.Option("--connect", help="Make pools and the Connection frenzy_default in the Airflow of FRENZY_URL."),
+        typer.Option("--connect", help="Make the Connection frenzy_default in the Airflow of FRENZY_URL."),
     ] = False,
     share_settings: Annotated[
         bool, typer.Option("--share-settings", help="As --connect, with the settings in the Connection.")
@@ -54,7 +53,7 @@ def init(
     made = new_installation(folder.expanduser().absolute(), launcher, run_root)
     write(made, force=force)
     if connect or share_settings:
-        connect_airflow(made, extras=shared_settings(made) if share_settings else {})
+        connect_airflow(extras=shared_settings(made) if share_settings else {})
     else:
         _show_steps(made)
     return 0
@@ -84,56 +83,23 @@ def shared_settings(made: Installation) -> dict[str, str]:
     return {name: value for name, value in chosen(made.settings).items() if name in names}
 
 
-def connect_airflow(made: Installation, *, extras: Mapping[str, str]) -> None:
-    """Pools and Connection in the Airflow that FRENZY_URL names; those it has already stay as they are.
+def connect_airflow(*, extras: Mapping[str, str]) -> None:
+    """The Connection in the Airflow that FRENZY_URL names, unless it has one; the ledger makes the pools.
 
-    On Kubernetes the nodes say which pools there are, hence the ledger makes them.
-
-    Raises SpecError when a variable or the cluster file is bad, PermanentError when Airflow refuses.
+    Raises SpecError when a variable is bad, PermanentError when Airflow refuses.
     """
-    from frenzy.adapters.spec.cluster_file import load_cluster
+    from frenzy.adapters.airflow_calls import airflow_call
     from frenzy.cli.commands.server import connect
-    from frenzy.core.values.cluster import Cluster
 
-    on_kubernetes = made.settings.launcher is LauncherKind.KUBERNETES
-    cluster = Cluster((), ()) if on_kubernetes else load_cluster(made.settings.cluster_file)
+    wanted = {"connection_id": CONN_ID, **({"extra": json.dumps(extras)} if extras else {})}
     with connect(_named_server()) as api:
-        for pool in _pools(cluster):
-            _put(api, *pool)
-        is_new = _put(api, *_frenzy_default(extras))
+        is_new = not _is_there(api, airflow_call("GET", f"/connections/{CONN_ID}"))
+        if is_new:
+            api.ask(airflow_call("POST", "/connections", {**wanted, **_connection()}))
+    _say("made" if is_new else "kept", f"connection {CONN_ID}")
     if extras:
         note = "with" if is_new else "has its own extras; for these settings give it"
         out().print(f"        {note} {json.dumps(extras)}", soft_wrap=True, highlight=False)
-
-
-def _put(api: Api, what: str, look: Call[Any], make: Call[Any]) -> bool:
-    """Whether ``what`` had to be made."""
-    if _is_there(api, look):
-        _say("kept", what)
-        return False
-    api.ask(make)
-    _say("made", what)
-    return True
-
-
-def _pools(cluster: Cluster) -> Iterator[tuple[str, Call[Any], Call[Any]]]:
-    """(what it is, the call that looks for it, the call that makes it) of each GPU type's pool."""
-    from frenzy.adapters.airflow_calls import airflow_call
-    from frenzy.adapters.ledger_sql.airflow_tables import POOL_DESCRIPTION
-
-    for kind in cluster.gpu_types:
-        slots = cluster.num_gpus_by_type[kind.name]
-        pool = {"name": kind.pool, "slots": slots, "description": POOL_DESCRIPTION, "include_deferred": True}
-        yield f"pool {kind.pool}", airflow_call("GET", f"/pools/{kind.pool}"), airflow_call("POST", "/pools", pool)
-
-
-def _frenzy_default(extras: Mapping[str, str]) -> tuple[str, Call[Any], Call[Any]]:
-    """As ``_pools``, of the Connection."""
-    from frenzy.adapters.airflow_calls import airflow_call
-
-    wanted = {"connection_id": CONN_ID, **_connection(), **({"extra": json.dumps(extras)} if extras else {})}
-    look = airflow_call("GET", f"/connections/{CONN_ID}")
-    return f"connection {CONN_ID}", look, airflow_call("POST", "/connections", wanted)
 
 
 def _connection() -> dict[str, object]:

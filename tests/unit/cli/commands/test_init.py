@@ -83,23 +83,17 @@ def test_force_asks_for_each_file_that_differs(
 
 
 class FakeAirflow:
-    """Airflow's API for pools and Connections, as far as it is called."""
+    """Airflow's API for Connections, as far as it is called."""
 
     def __init__(self) -> None:
-        self.pools: dict[str, dict[str, Any]] = {}
         self.connections: dict[str, dict[str, Any]] = {}
 
     def routes(self) -> FastAPI:
         app = FastAPI()
         app.post("/auth/token", status_code=201)(lambda: {"access_token": "x.y.z"})
-        app.get("/api/v2/pools/{name}")(lambda name: self._look(self.pools, name))
         app.get("/api/v2/connections/{name}")(lambda name: self._look(self.connections, name))
-        app.post("/api/v2/pools", status_code=201)(self.add_pool)
         app.post("/api/v2/connections", status_code=201)(self.add_connection)
         return app
-
-    def add_pool(self, body: dict[str, Any]) -> dict[str, Any]:
-        return self.pools.setdefault(body["name"], body)
 
     def add_connection(self, body: dict[str, Any]) -> dict[str, Any]:
         return self.connections.setdefault(body["connection_id"], body)
@@ -119,15 +113,9 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAirflow]:
         yield fake
 
 
-def test_connecting_makes_the_pools_of_the_cluster_file_and_the_connection(
-    frenzy: Frenzy, airflow: FakeAirflow, alone: Path
-) -> None:
-    frenzy("init", "here")
-    (alone / "here/include/clusters/cluster.yaml").write_text(CLUSTER, encoding="utf-8")
+def test_connecting_makes_the_connection_and_nothing_else(frenzy: Frenzy, airflow: FakeAirflow) -> None:
     said = frenzy("init", "here", "--connect")
     assert said.status == 0, said.err
-    pools = {name: (each["slots"], each["include_deferred"]) for name, each in airflow.pools.items()}
-    assert pools == {"gpu_tiny": (1, True), "gpu_small": (2, True)}
     made = airflow.connections["frenzy_default"]
     assert (made["login"], made["password"], made["host"]) == ("service", "geheim", "127.0.0.1")
     assert "geheim" not in said.out + said.err
@@ -159,11 +147,6 @@ def test_the_connection_may_hold_the_settings_for_components_without_these_varia
 def test_without_being_asked_the_connection_holds_no_settings(frenzy: Frenzy, airflow: FakeAirflow) -> None:
     frenzy("init", "here", "--launcher", "kubernetes", "--connect")
     assert "extra" not in airflow.connections["frenzy_default"]
-
-
-def test_connecting_on_kubernetes_leaves_the_pools_to_the_nodes(frenzy: Frenzy, airflow: FakeAirflow) -> None:
-    assert frenzy("init", "here", "--launcher", "kubernetes", "--connect").status == 0
-    assert (airflow.pools, set(airflow.connections)) == ({}, {"frenzy_default"})
 
 
 def test_connecting_needs_a_server(frenzy: Frenzy, alone: Path) -> None:

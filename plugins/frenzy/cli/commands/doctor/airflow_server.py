@@ -89,7 +89,7 @@ def pools(api: Api) -> Iterator[Finding]:
         elif (pool["slots"], pool.get("include_deferred")) != (row.num_gpus, True):
             wrong.append(f"{row.pool} has {pool['slots']} slots for {row.num_gpus} GPUs")
     if wrong:
-        remedy = f"Let the DAG {_RECONCILE} run, which mends them, or run: frenzy init --connect"
+        remedy = f"Let the DAG {_RECONCILE} run, which mends them."
         yield warning("pools", f"{'; '.join(wrong)}.", remedy)
     else:
         yield ok("pools", ", ".join(each.pool for each in api.ask(endpoints.gpus()).types) or "no GPU type, no pool")
