@@ -58,15 +58,14 @@ def launcher(settings: Settings, core_api: Callable[[], Any] | None = None) -> L
     return KubernetesLauncher(run_store(settings), rules, core_api=core_api or api, mirror=mirror)
 
 
-def preparer(settings: Settings, core_api: Callable[[], Any] | None = None) -> Preparer:
-    """What prepares data. core_api: as in ``launcher``."""
+def preparer(settings: Settings) -> Preparer:
+    """What prepares data."""
     if settings.launcher is LauncherKind.LOCAL:
         return LocalPreparer(os.environ)
     # Imported only here: the client library of Kubernetes is large.
     from frenzy.adapters.k8s.launcher.kubernetes_preparer import KubernetesPreparer
 
-    api = core_api or partial(kubernetes_api, settings.kubernetes_conn_id)
-    return KubernetesPreparer(pod_rules(settings), core_api=api)
+    return KubernetesPreparer(pod_rules(settings), core_api=partial(kubernetes_api, settings.kubernetes_conn_id))
 
 
 def inventory(settings: Settings) -> Inventory:

@@ -29,6 +29,7 @@ MODULES: Final = (
     "frenzy.airflow.tasks.starting",
     "frenzy.airflow.tasks.statistics",
     "frenzy.airflow.triggers.triggers",
+    "frenzy.airflow.triggers.until_prepared",
     "frenzy.cli.render.tables",
     "frenzy.trainer.data.data_facts",
     "frenzy.trainer.guarded",

@@ -112,17 +112,46 @@ class ProfileOperator(FrenzyOperator):
             raise DownstreamTasksSkipped(tasks=skipped)  # type: ignore[no-untyped-call]  # Airflow's
 
 
-class PrepareWait(BaseOperator):
-    """What becomes of a prepare task, whatever prepares."""
+class PrepareOperator(FrenzyOperator):
+    """Prepares the run's data before the run has GPUs; a new try goes on with what is there, or finds it at work.
 
-    frenzy_conn_id: str
+    In a process that it watches, or in a pod, for whose end it waits deferred.
+    """
+
     _preparation: Any = None
 
-    def _begun(self, workers: Any) -> Any:
-        from frenzy.airflow.connection import api_client
-        from frenzy.airflow.tasks.preparation import Preparation
+    def execute(self, context: Any) -> dict[str, Any] | None:
+        from frenzy.airflow.tasks.workers import workers
+        from frenzy.airflow.triggers.until_prepared import PrepareTrigger
+        from frenzy.settings import LauncherKind
 
-        self._preparation = Preparation(client=api_client(self.frenzy_conn_id), workers=workers, log=self.log)
+        preparation = self._begun()
+        spec = preparation.begin(identity_of(context["ti"]).run_key)
+        if spec is None:
+            return None
+        if workers().settings.launcher is LauncherKind.LOCAL:
+            return self._settled(context, preparation.watch(spec))
+        trigger = PrepareTrigger(run_key=spec.run_key, number=spec.number, conn_id=self.frenzy_conn_id)
+        self.defer(trigger=trigger, method_name="resume")
+
+    def resume(self, context: Any, event: Any) -> dict[str, Any]:
+        """The pod has ended, or was ended; event: its PreparingResult."""
+        from frenzy.core.values.codec import decode
+        from frenzy.core.values.prepared_data import PreparingResult
+
+        self._begun()
+        return self._settled(context, decode(PreparingResult, event))
+
+    def on_kill(self) -> None:
+        """The task was ended while it ran: nothing that it started is left. Once it waits, its trigger sees to that."""
+        if self._preparation is not None:
+            self._preparation.stop()
+
+    def _begun(self) -> Any:
+        from frenzy.airflow.tasks.preparation import Preparation
+        from frenzy.airflow.tasks.workers import workers
+
+        self._preparation = Preparation(client=self.api_client(), workers=workers(), log=self.log)
         return self._preparation
 
     def _settled(self, context: Any, result: Any) -> dict[str, Any]:
@@ -130,22 +159,6 @@ class PrepareWait(BaseOperator):
         is_last_try = getattr(task, "try_number", 1) > getattr(task, "max_tries", 0)
         settled: dict[str, Any] = self._preparation.settle(identity_of(task).run_key, result, is_last_try=is_last_try)
         return settled
-
-    def on_kill(self) -> None:
-        """The task was ended while it ran: nothing that it started is left. Once it waits, its trigger sees to that."""
-        if self._preparation is not None:
-            self._preparation.stop()
-
-
-class PrepareOperator(PrepareWait, FrenzyOperator):
-    """Prepares the run's data in a process, before the run has GPUs. A new try goes on with what is there."""
-
-    def execute(self, context: Any) -> dict[str, Any] | None:
-        from frenzy.airflow.tasks.workers import workers
-
-        preparation = self._begun(workers())
-        spec = preparation.begin(identity_of(context["ti"]).run_key)
-        return None if spec is None else self._settled(context, preparation.watch(spec))
 
 
 class NotifyingOperator(FrenzyOperator):

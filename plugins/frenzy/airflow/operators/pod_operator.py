@@ -1,6 +1,6 @@
-"""The tasks that make pods on Kubernetes: KubernetesPodOperators whose pods are an attempt's, or prepare data.
+"""The launch task on Kubernetes: a KubernetesPodOperator whose pods are an attempt's.
 
-Only the DAG processor and these tasks themselves import this module: the operator's own imports cost
+Only the DAG processor and this task itself import this module: the operator's own imports cost
 every process that makes them a good part of a second of CPU (``task_group`` chooses).
 """
 
@@ -13,7 +13,7 @@ from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperato
 
 from frenzy.airflow.connection import DEFAULT_CONN_ID, api_client
 from frenzy.airflow.identity import identity_of
-from frenzy.airflow.operators.operators import LaunchWait, PrepareWait
+from frenzy.airflow.operators.operators import LaunchWait
 from frenzy.airflow.tasks.starting import AttemptStart
 from frenzy.airflow.tasks.workers import workers
 
@@ -47,31 +47,3 @@ class PodLaunchOperator(LaunchWait, KubernetesPodOperator):
         """The task was ended while it made its pods: none is left. Once it waits, its trigger sees to that."""
         if self._start is not None:
             self._start.stop()
-
-
-class PodPrepareOperator(PrepareWait, KubernetesPodOperator):
-    """Makes the pod that prepares the run's data, and waits, deferred, for its end. A new try finds it at work."""
-
-    ui_color = "#e8f0fe"
-    template_fields: Sequence[str] = ("kubernetes_conn_id",)
-
-    def __init__(self, *, frenzy_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
-        super().__init__(deferrable=True, durable=False, **kwargs)
-        self.frenzy_conn_id = frenzy_conn_id
-
-    def execute(self, context: Any) -> None:
-        from frenzy.airflow.triggers.until_prepared import PrepareTrigger
-
-        spec = self._begun(workers(core_api=lambda: self.client)).begin(identity_of(context["ti"]).run_key)
-        if spec is None:
-            return
-        trigger = PrepareTrigger(run_key=spec.run_key, number=spec.number, conn_id=self.frenzy_conn_id)
-        self.defer(trigger=trigger, method_name="resume")
-
-    def resume(self, context: Any, event: Any) -> dict[str, Any]:
-        """The pod has ended, or was ended; event: its PreparingResult."""
-        from frenzy.core.values.codec import decode
-        from frenzy.core.values.prepared_data import PreparingResult
-
-        self._begun(workers(core_api=lambda: self.client))
-        return self._settled(context, decode(PreparingResult, event))

@@ -46,6 +46,8 @@ _ASKING: Final[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds
 # A triggerer with too few places takes triggers by weight. By Airflow's own rule a task weighs more than those after
 # it, so waiting runs would keep those that were placed from being watched. What the DAG's author weighs still counts.
 _WAITING: Final[dict[str, Any]] = {"weight_rule": "absolute"}
+# Each try goes on with what is there.
+_PREPARING: Final[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds=10), **_WAITING}
 
 
 class TrainingGroup:
@@ -158,7 +160,7 @@ def _training_tasks(
     common: dict[str, Any] = {"frenzy_conn_id": frenzy_conn_id}
     given = dict(job) if isinstance(job, Mapping) else job
     profile = ProfileOperator(task_id="profile", job=given, data_facts=data_facts, **_ASKING, **common)
-    prepare = _prepare_task(**common)
+    prepare = PrepareOperator(task_id=PREPARE_TASK, **_PREPARING, **common)
     place = PlaceOperator(
         task_id="place",
         notifiers=notifiers,
@@ -223,32 +225,15 @@ def _launch_task(**common: Any) -> BaseOperator:
     task of the DAG has the plain operator in its place, which it never runs, and asks for no settings.
     A DAG file is parsed also while the Connection cannot be read; its launch task is then not run.
     """
-    conn_id = _conn_id_of_pods(LAUNCH_TASK)
-    if conn_id is None:
-        return LaunchOperator(task_id=LAUNCH_TASK, retries=0, **common)
-    from frenzy.airflow.operators.pod_operator import PodLaunchOperator
-
-    return PodLaunchOperator(task_id=LAUNCH_TASK, retries=0, kubernetes_conn_id=conn_id, **common)
-
-
-def _prepare_task(**common: Any) -> BaseOperator:
-    """The same for the task that prepares the data. Each of its tries goes on with what is there."""
-    conn_id = _conn_id_of_pods(PREPARE_TASK)
-    again: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10), **_WAITING}
-    if conn_id is None:
-        return PrepareOperator(task_id=PREPARE_TASK, **again, **common)
-    from frenzy.airflow.operators.pod_operator import PodPrepareOperator
-
-    return PodPrepareOperator(task_id=PREPARE_TASK, kubernetes_conn_id=conn_id, **again, **common)
-
-
-def _conn_id_of_pods(task: str) -> str | None:
-    """The Connection by which ``task`` makes pods; None where it makes none, or is not what this process runs."""
     running = get_parsing_context().task_id
-    if running is not None and running.rpartition(".")[2] != task:
-        return None
-    settings = settings_at_hand() if running is None else settings_of_airflow()
-    return None if settings.launcher is LauncherKind.LOCAL else settings.kubernetes_conn_id
+    if running is None or running.rpartition(".")[2] == LAUNCH_TASK:
+        settings = settings_at_hand() if running is None else settings_of_airflow()
+        if settings.launcher is not LauncherKind.LOCAL:
+            from frenzy.airflow.operators.pod_operator import PodLaunchOperator
+
+            conn_id = settings.kubernetes_conn_id
+            return PodLaunchOperator(task_id=LAUNCH_TASK, retries=0, kubernetes_conn_id=conn_id, **common)
+    return LaunchOperator(task_id=LAUNCH_TASK, retries=0, **common)
 
 
 def frenzy_evaluation(

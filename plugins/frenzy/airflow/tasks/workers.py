@@ -89,5 +89,5 @@ def _reaching(core_api: Callable[[], Any] | None) -> Workers:
         settings=settings,
         runs=wiring.run_store(settings),
         launcher=wiring.launcher(settings, core_api=core_api),
-        preparer=wiring.preparer(settings, core_api=core_api),
+        preparer=wiring.preparer(settings),
     )

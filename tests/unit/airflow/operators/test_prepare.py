@@ -17,8 +17,8 @@ from tests.unit.app.test_preparing import FOUND
 from tests.unit.web.conftest import registration
 
 from frenzy.airflow.operators.operators import PrepareOperator, ReconcileOperator
-from frenzy.airflow.operators.pod_operator import PodPrepareOperator
 from frenzy.airflow.operators.task_group import frenzy_training
+from frenzy.airflow.tasks.workers import using, workers
 from frenzy.airflow.triggers.until_prepared import PrepareTrigger
 from frenzy.app.cancellation import cancel
 from frenzy.app.preparing import preparing
@@ -30,6 +30,7 @@ from frenzy.core.values.prepared_data import PreparedData, PreparingResult, Prep
 from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import Heartbeat
 from frenzy.ports import PreparerAccount, WorkersState
+from frenzy.settings import LauncherKind
 
 GONE = PreparerAccount(state=WorkersState.GONE, exit_code=1)
 KILLED = PreparerAccount(state=WorkersState.GONE, exit_code=137)
@@ -118,8 +119,9 @@ def test_a_run_that_is_cancelled_ends_the_process(world: World) -> None:
 
 
 def deferred(world: World, run: RunRecord) -> PrepareTrigger:
-    with pytest.raises(TaskDeferred) as caught:
-        PodPrepareOperator(task_id="prepare").execute(context(world, run))
+    on_kubernetes = replace(workers(), settings=replace(workers().settings, launcher=LauncherKind.KUBERNETES))
+    with using(on_kubernetes), pytest.raises(TaskDeferred) as caught:
+        PrepareOperator(task_id="prepare").execute(context(world, run))
     trigger = caught.value.trigger
     assert isinstance(trigger, PrepareTrigger)
     return trigger
@@ -142,7 +144,7 @@ def test_the_trigger_tells_how_far_it_is_and_hands_the_end_back(world: World, ru
     world.preparer.accounts[run.run_key] = GONE
     event = run_async(first_event(trigger))
     assert event.payload == encode(result)
-    task = PodPrepareOperator(task_id="prepare")
+    task = PrepareOperator(task_id="prepare")
     assert task.resume(context(world, run), event.payload)["num_tokens"] == 10_000
     assert world.view(run.run_key).run.state is JobState.PLANNED
 
@@ -152,7 +154,7 @@ def test_the_trigger_ends_the_pod_of_a_run_that_is_cancelled(world: World, run_a
     trigger = deferred(world, run)
     cancel(world.services, run.run_key, BY_USER)
     event = run_async(first_event(trigger))
-    task = PodPrepareOperator(task_id="prepare")
+    task = PrepareOperator(task_id="prepare")
     with pytest.raises(AirflowFailException, match="not wanted any more"):
         task.resume(context(world, run), event.payload)
     assert world.preparer.remains() == ()
