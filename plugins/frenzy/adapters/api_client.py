@@ -139,7 +139,8 @@ def _is_not_there(call: Call[Any], reply: httpx.Response) -> bool:
     """A 404 that says nothing of a run: from a proxy without a server, or an Airflow that could not load the plugin."""
     if reply.status_code != HTTPStatus.NOT_FOUND or not call.path.startswith(f"{URL_PREFIX}/"):
         return False
-    return not _is_in_our_form(reply.text)
+    detail = _detail_of(reply.text)
+    return not (isinstance(detail, dict) and "code" in detail)
 
 
 def _decoded(call: Call[T], reply: _Reply) -> T:
@@ -183,31 +184,23 @@ def _retry_after_s(reply: _Reply) -> float:
 
 def _reason_of(call: Call[Any], status: int, text: str) -> tuple[Reason, tuple[Violation, ...]]:
     """The reason in an error's body; what the status says where there is none."""
+    detail = _detail_of(text)
     try:
-        detail = json.loads(text)["detail"]
         violations = decode(tuple[Violation, ...], detail.get("violations", []))
         code = ReasonCode(detail["code"])
         return Reason(code=code, detail=detail["message"], remedy=detail.get("remedy")), violations
     except (ValueError, KeyError, TypeError, AttributeError, ContractError):
-        message = _message(text) or HTTPStatus(status).phrase
+        words = detail.get("message", detail) if isinstance(detail, dict) else detail
+        message = str(text[:500] if words is None else words) or HTTPStatus(status).phrase
         return Reason(code=ReasonCode.API_REFUSED, detail=f"{call.method} {call.path}: {status}: {message}"), ()
 
 
-def _is_in_our_form(text: str) -> bool:
+def _detail_of(text: str) -> Any:
+    """What an error's body says, in Airflow's own form or ours; None where it is neither."""
     try:
-        detail = json.loads(text)["detail"]
+        return json.loads(text)["detail"]
     except (ValueError, KeyError, TypeError):
-        return False
-    return isinstance(detail, dict) and "code" in detail
-
-
-def _message(text: str) -> str:
-    """The message of an error body in Airflow's own form or ours, else its beginning."""
-    try:
-        detail = json.loads(text)["detail"]
-    except (ValueError, KeyError, TypeError):
-        return text[:500]
-    return str(detail["message"]) if isinstance(detail, dict) and "message" in detail else str(detail)
+        return None
 
 
 @cache

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -25,6 +24,7 @@ from rich.text import Text
 
 from frenzy.adapters.spec.spec_file import SpecFile, checked_spec
 from frenzy.cli.commands.up import told_while
+from frenzy.cli.embedded.stack_processes import interrupted_by
 from frenzy.cli.render.console import out
 from frenzy.cli.render.error_text import FAILED
 from frenzy.core.planning.selection import fitting
@@ -80,7 +80,7 @@ def run_demo(walk: Walk, cluster: Path | None = None, *, keep: bool = False, ela
     """A new Airflow, the walk on it, and the verdict; the exit status."""
     started_s = time.monotonic()
     settings = demo_settings(load_settings(os.environ), cluster, elastic=elastic)
-    with terminated_as_interrupt(), own_home(settings.home):
+    with interrupted_by(signal.SIGTERM, signal.SIGHUP), own_home(settings.home):
         stack = _fresh_stack(settings)
         leave_up = False
         try:
@@ -132,22 +132,6 @@ def own_home(home: Path) -> Iterator[None]:
             remedy = "Wait for its end, or give this one a home of its own: FRENZY_HOME=/some/folder make demo"
             raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy)) from error
         yield
-
-
-@contextmanager
-def terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind like Ctrl-C, so that everything is stopped."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    kinds = (signal.SIGTERM, signal.SIGHUP)
-    before = {kind: signal.signal(kind, interrupt) for kind in kinds}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 def _fresh_stack(settings: Settings) -> Stack:

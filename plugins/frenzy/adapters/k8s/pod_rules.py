@@ -105,6 +105,13 @@ _Variable = Annotated[str, Field(pattern=_VARIABLE)]
 _UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 _CHECKED: Final = with_config(ConfigDict(extra="forbid"))
+# Settings of these names say them.
+_NOT_IN_THE_FILE: Final = frozenset({"stop_grace_s", "startup_s", "collective_timeout_s"})
+
+
+def _in_file(field_name: str) -> str:
+    """What the file calls the field: it says sizes and times with their units."""
+    return field_name if field_name in _NOT_IN_THE_FILE else field_name.removesuffix("_bytes").removesuffix("_s")
 
 
 class PullPolicy(StrEnum):
@@ -194,7 +201,7 @@ class Volume:
     read_only: bool = True
 
 
-@_CHECKED
+@with_config(ConfigDict(extra="forbid", alias_generator=_in_file))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRules:
     """Everything about the pods that is not the job's or the plan's.
@@ -284,19 +291,6 @@ class PodRules:
         return any(each.tolerates(taint) for each in self.all_tolerations)
 
 
-# Names in the file to names of the fields: the file says sizes and times with their units.
-_FILE_NAMES: Final[Mapping[str, str]] = {
-    "extra_host_memory_per_gpu": "extra_host_memory_per_gpu_bytes",
-    "shm_per_gpu": "shm_per_gpu_bytes",
-    "preparing_memory": "preparing_memory_bytes",
-    "ephemeral_storage": "ephemeral_storage_bytes",
-    "ephemeral_storage_request": "ephemeral_storage_request_bytes",
-    "scheduling_patience": "scheduling_patience_s",
-    "autoscaling_patience": "autoscaling_patience_s",
-}
-_NOT_IN_THE_FILE: Final = frozenset({*_FILE_NAMES.values(), "stop_grace_s", "startup_s", "collective_timeout_s"})
-
-
 def load_pod_rules(path: str | Path, *, stop_grace_s: float) -> PodRules:
     """The rules in the YAML file at ``path``. Raises SpecError with every violation."""
     return parse_pod_rules(file_text(path, _WHOLE), stop_grace_s=stop_grace_s)
@@ -308,29 +302,19 @@ def parse_pod_rules(text: str, *, stop_grace_s: float = 30.0) -> PodRules:
     if not isinstance(document, Mapping):
         raise refused(_WHOLE, shown(document), "write a mapping with at least an image")
     violations = [
-        Violation(path=name, value=shown(document[name]), allowed=_instead_of(name))
+        Violation(path=name, value=shown(document[name]), allowed="no such field; set FRENZY_STOP_GRACE_S")
         for name in sorted(_NOT_IN_THE_FILE & document.keys())
     ]
-    known = {_FILE_NAMES.get(name, name): value for name, value in document.items() if name not in _NOT_IN_THE_FILE}
+    known = {name: value for name, value in document.items() if name not in _NOT_IN_THE_FILE}
     rules: PodRules | None = None
     try:
         rules = TypeAdapter(PodRules).validate_json(json.dumps({**known, "stop_grace_s": stop_grace_s}), strict=True)
     except ValidationError as error:
-        violations += [_as_in_file(each) for each in violations_of(error, _fields_at, _WHOLE)]
+        violations += violations_of(error, _fields_at, _WHOLE)
     violations += [] if rules is None else list(_contradictions(rules))
     if rules is None or violations:
         raise SpecError(violations)
     return rules
-
-
-def _instead_of(name: str) -> str:
-    written = next((each for each, kept in _FILE_NAMES.items() if kept == name), None)
-    return f"no such field; write {written}" if written else "no such field; set FRENZY_STOP_GRACE_S"
-
-
-def _as_in_file(violation: Violation) -> Violation:
-    written = next((each for each, kept in _FILE_NAMES.items() if kept == violation.path), violation.path)
-    return dataclasses.replace(violation, path=written)
 
 
 def _fields_at(location: Location) -> list[str]:
@@ -339,8 +323,7 @@ def _fields_at(location: Location) -> list[str]:
     for step in location[:-1]:
         if dataclasses.is_dataclass(kind) and isinstance(step, str):
             kind = _section(typing.get_type_hints(kind).get(step))
-    written = {kept: name for name, kept in _FILE_NAMES.items()}
-    names = [written.get(each.name, each.name) for each in dataclasses.fields(kind or PodRules)]
+    names = (_in_file(each.name) for each in dataclasses.fields(kind or PodRules))
     return [name for name in names if name not in _NOT_IN_THE_FILE]
 
 

@@ -70,10 +70,13 @@ class Wait(Protocol):
 class Reflection(Generic[T]):
     """Keeps ``keep(object)`` of every object of ``source``, by uid, in a thread from ``keep_going`` to ``close``.
 
-    relist_s: how long watches are trusted before all is listed again, whatever stands between them and the server.
+    keep: None for what is not to be kept. relist_s: how long watches are trusted before all is listed again, whatever
+    stands between them and the server.
     """
 
-    def __init__(self, source: Source, keep: Callable[[Json], T], *, name: str, relist_s: float = float("inf")) -> None:
+    def __init__(
+        self, source: Source, keep: Callable[[Json], T | None], *, name: str, relist_s: float = float("inf")
+    ) -> None:
         self._source, self._keep, self.name, self._relist_s = source, keep, name, relist_s
         self._lock = threading.Lock()
         self._kept: dict[str, T] = {}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from typing import Any, Final
+from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
+from sqlalchemy import Connection, Engine, ExceptionContext, Pool, create_engine, event, make_url
 
 # A caller of the API gets an answer within ten seconds, and comes again: clients of ours do.
 BUSY_TIMEOUT_S: Final = 5.0
@@ -18,7 +19,8 @@ BEGIN_OPTION: Final = "frenzy_begin"
 # What PostgreSQL answers to a write that its server may not make.
 _READ_ONLY: Final = "25006"
 
-_of_the_parent: list[Any] = []
+_engines: WeakSet[Engine] = WeakSet()
+_of_the_parent: list[Pool] = []
 
 
 def ledger_engine(url: str) -> Engine:
@@ -32,7 +34,7 @@ def ledger_engine(url: str) -> Engine:
         batches = {"executemany_mode": "values_plus_batch"} if driver == "psycopg2" else {}
         engine = create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=10, **batches)
         _leave_standbys(engine)
-    _refuse_inherited_connections(engine)
+    _engines.add(engine)
     return engine
 
 
@@ -63,17 +65,11 @@ def _leave_standbys(engine: Engine) -> None:
             context.is_disconnect = True
 
 
-def _refuse_inherited_connections(engine: Engine) -> None:
-    """A connection made before a fork belongs to the parent; the child makes its own."""
+def _leave_connections_to_the_parent() -> None:
+    """A connection made before a fork is the parent's. It is kept: some drivers say farewell when it is collected."""
+    for each in _engines:
+        _of_the_parent.append(each.pool)
+        each.dispose(close=False)
 
-    @event.listens_for(engine, "connect")
-    def remember_process(_dbapi_connection: Any, record: Any) -> None:
-        record.info["pid"] = os.getpid()
 
-    @event.listens_for(engine, "checkout")
-    def check_process(_dbapi_connection: Any, record: Any, proxy: Any) -> None:
-        if record.info["pid"] != os.getpid():
-            # Kept, since some drivers say farewell on the parent's socket when a connection is collected.
-            _of_the_parent.append(record.dbapi_connection)
-            record.dbapi_connection = proxy.dbapi_connection = None
-            raise exc.DisconnectionError("connection of another process")
+os.register_at_fork(after_in_child=_leave_connections_to_the_parent)

@@ -93,8 +93,7 @@ class SqlLedger:
     def _lock(self, connection: Connection) -> None:
         if self._is_sqlite:
             return
-        if connection.dialect.name == "postgresql":
-            connection.execute(_LIMITS)
+        connection.execute(_LIMITS)
         wanted = select(tables.lock.c.id).where(tables.lock.c.id == _LOCK_ROW).with_for_update()
         if connection.execute(wanted).first() is None:
             _make_lock_row(connection)

@@ -50,8 +50,8 @@ class Watch:
     """One attempt under watch. ``look`` is called again and again until ``ended``."""
 
     def __init__(self, *, spec: LaunchSpec, view: RunView, workers: Workers, client: AsyncApiClient, log: Any) -> None:
-        attempt = next((each for each in view.attempts if each.attempt == spec.attempt), None)
-        self.ended = attempt is None or not attempt.is_live
+        attempt = next(each for each in view.attempts if each.attempt == spec.attempt)
+        self.ended = not attempt.is_live
         self._spec, self._workers, self._client, self._log = spec, workers, client, log
         self._policy = MonitorPolicy(hang_s=workers.settings.hang_s, startup_s=workers.settings.startup_s)
         self._signs = Signs()
@@ -62,13 +62,13 @@ class Watch:
         self._sign_s, self._news_s = time.time(), time.monotonic()
         self._run, self._attempt = view.run, attempt
         self._total_steps = view.run.total_steps
-        self._started_s = time.time() if attempt is None else attempt.started_s or time.time()
+        self._started_s = attempt.started_s or time.time()
         self._running_since_s: float | None = None
         self._asked_s = float("-inf")
-        self._cursor = TelemetryCursor.start(len(spec.placement.allocations)) if attempt is None else untold(attempt)
+        self._cursor = untold(attempt)
         self._is_late, self._has_news = bool(self._cursor.steps), False
         self._state = MonitorState(num_ranks=spec.plan.num_gpus)
-        if self._is_late and attempt is not None and attempt.peaks is not None:
+        if self._is_late and attempt.peaks is not None:
             # Steps in which it holds less are no rise.
             self._state = replace(self._state, peaks=attempt.peaks, level_bytes=attempt.peaks.allocated_bytes)
         self._checkpoint_step: int | None = None
@@ -144,8 +144,6 @@ class Watch:
 
     def _believed(self, records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
         """Those that can be true; the first look at others is told of."""
-        if self._attempt is None:
-            return ()
         found = believed(records, bounds_of(self._run, self._attempt, time.time()))
         if found.problem is not None and not self._has_doubted:
             self._log.warning("%d records of telemetry are dropped, the first: %s", found.num_dropped, found.problem)
@@ -159,8 +157,6 @@ class Watch:
 
     def _listen(self) -> None:
         self._listened_s = time.monotonic()
-        if self._attempt is None:
-            return
         num_nodes = len(self._spec.placement.allocations)
         found = self._workers.runs.heartbeats(self._spec.run_key, self._spec.attempt, num_nodes=num_nodes)
         bounds, before = bounds_of(self._run, self._attempt, time.time()), self._signs.newest

@@ -7,7 +7,6 @@ list, one database and one set of keys. Nothing is written to an ``airflow.cfg``
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import os
 import secrets
@@ -33,7 +32,6 @@ _ROLES: Final = ("viewer", "user", "op", "admin")
 USERS_VARIABLE: Final = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"
 CONNECTION_VARIABLE: Final = f"AIRFLOW_CONN_{CONN_ID.upper()}"
 
-_DB_MANAGER_MODULE: Final = "frenzy.airflow.db"
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
 
 # Several processes write one SQLite file: wait for each other instead of failing. The API server
@@ -176,12 +174,11 @@ def _places(settings: Settings, port: int, passwords: Path) -> dict[str, str]:
         "API__PORT": port,
         "API__BASE_URL": url,
         **_database(settings),
+        "DATABASE__EXTERNAL_DB_MANAGERS": DB_MANAGER,
         "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(dag_bundles(settings)),
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
         "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": home / "logs/dag_processor",
     }
-    if _has_db_manager():
-        values["DATABASE__EXTERNAL_DB_MANAGERS"] = DB_MANAGER
     return {"AIRFLOW_HOME": str(home), **{f"AIRFLOW__{name}": str(value) for name, value in values.items()}}
 
 
@@ -255,10 +252,3 @@ def _process_variables(settings: Settings, base: Mapping[str, str]) -> dict[str,
         "NO_PROXY": bypass,
         "no_proxy": bypass,
     }
-
-
-def _has_db_manager() -> bool:
-    try:
-        return importlib.util.find_spec(_DB_MANAGER_MODULE) is not None
-    except ModuleNotFoundError:
-        return False

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from tests.unit.scenarios.evidence import good
 
 from frenzy.cli.commands.follow import StatusSnapshot, phase_of
 from frenzy.cli.commands.progress import ProgressView
-from frenzy.cli.demo import demo_settings, own_home, terminated_as_interrupt
+from frenzy.cli.demo import demo_settings, own_home
 from frenzy.cli.demo_checks import judge, judge_migrations
 from frenzy.core.runs.ledger import Event, JobState
 from frenzy.core.values.errors import PermanentError, SpecError
@@ -31,14 +29,6 @@ def test_second_demo_in_one_home_is_refused_with_a_remedy(tmp_path: Path) -> Non
             pass
     with own_home(tmp_path / "demo"):
         pass
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_unwinds_like_an_interrupt(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), terminated_as_interrupt():
-        os.kill(os.getpid(), number)
-    assert signal.getsignal(number) is before
 
 
 def test_demo_has_a_home_below_the_usual_one_and_its_own_cluster(tmp_path: Path) -> None:

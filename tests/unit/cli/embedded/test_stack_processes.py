@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from frenzy.cli.embedded.stack_processes import (
     end_processes,
+    interrupted_by,
     kill_processes,
     marked_processes,
     read_record,
@@ -146,3 +148,11 @@ def test_ending_processes_that_are_gone_is_no_error(family: Family) -> None:
     end_processes(processes, grace_s=0.2)
 
     assert family.record.members() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_unwinds_like_an_interrupt(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), interrupted_by(signal.SIGTERM, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before

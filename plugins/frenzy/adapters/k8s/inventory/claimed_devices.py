@@ -77,24 +77,21 @@ class ClaimUse:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassFacts:
-    """One DeviceClass. resource: by whose name pods get its devices, too; None where it has none."""
-
-    resource: str | None
-
-    @classmethod
-    def of(cls, found: Json) -> ClassFacts:
-        return cls(resource=(found.get("spec") or {}).get("extendedResourceName"))
+def class_resource(found: Json) -> str | None:
+    """The resource by whose name pods get the devices of a DeviceClass, too; None where it has none."""
+    return (found.get("spec") or {}).get("extendedResourceName")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What an API server lists of dynamic resource allocation; nothing where it has none."""
+    """What an API server lists of dynamic resource allocation; nothing where it has none.
+
+    resources: of device classes that have one.
+    """
 
     slices: tuple[SliceFacts, ...] = ()
     claims: tuple[ClaimUse, ...] = ()
-    classes: tuple[ClassFacts, ...] = ()
+    resources: tuple[str, ...] = ()
 
 
 def _gpu(device: Json) -> Gpu:
@@ -146,7 +143,7 @@ def with_allocation(
         return list(nodes), list(pods)
     slices = _newest(allocation.slices)
     by_name = {node: gpus for node, gpus in _by_node(slices).items() if gpus}
-    offers = any(each.resource == GPU for each in allocation.classes)
+    offers = GPU in allocation.resources
     offered = [_offering(each, by_name.get(each.name, ())) if offers else each for each in nodes]
     return offered, [*pods, *_claimed(slices, allocation.claims)]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.inventory.kinds import Notice
 from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.adapters.k8s.torch_builds import NEEDS, CudaNeeds
 from frenzy.core.values.hardware import DeviceKind, GpuType
@@ -17,33 +18,27 @@ _DRIVERS: Final = (
 )
 
 
-class Unfit(NamedTuple):
-    """Why the image cannot run there, and what to do."""
-
-    detail: str
-    remedy: str
-
-
-def why_unfit(found: Mapping[str, str], gpu: GpuType, rules: PodRules) -> Unfit | None:
-    """What keeps the image from GPUs of type ``gpu`` on a node with the labels ``found``; None where nothing is known
-    to. An administrator's own image says in the pod rules what it is built for."""
+def why_unfit(name: str, found: Mapping[str, str], gpu: GpuType, rules: PodRules) -> Notice | None:
+    """What keeps the image from GPUs of type ``gpu`` on node ``name`` with the labels ``found``; None where nothing is
+    known to. An administrator's own image says in the pod rules what it is built for."""
     architecture = found.get(labels.ARCHITECTURE)
     if architecture is not None and architecture not in rules.architectures:
         detail = f"Its processor is {architecture}, and the trainer's image is for {', '.join(rules.architectures)}."
-        return Unfit(
-            detail, f"Build the image for {architecture}, too, and list it under architectures in the pod rules."
-        )
+        remedy = f"Build the image for {architecture}, too, and list it under architectures in the pod rules."
+        return Notice(node=name, detail=detail, remedy=remedy)
     if gpu.kind is DeviceKind.VIRTUAL:
         return None
     needs = NEEDS[rules.torch_build]
     driver = _driver(found)
     if driver is not None and driver < needs.min_driver:
         detail = f"Its driver is {driver}; torch for CUDA {needs.cuda} needs {needs.min_driver} or newer."
-        return Unfit(detail, _another_build("Update the driver, or {}.", lambda each: driver >= each.min_driver))
+        remedy = _another_build("Update the driver, or {}.", lambda each: driver >= each.min_driver)
+        return Notice(node=name, detail=detail, remedy=remedy)
     capability = gpu.compute_capability
     if capability is not None and not needs.has_kernels_for(capability):
         detail = f"torch for CUDA {needs.cuda} has no kernels for {gpu.name} (compute capability {capability})."
-        return Unfit(detail, _another_build("To use it, {}.", lambda each: each.has_kernels_for(capability)))
+        remedy = _another_build("To use it, {}.", lambda each: each.has_kernels_for(capability))
+        return Notice(node=name, detail=detail, remedy=remedy)
     return None
 
 

@@ -15,8 +15,8 @@ from kubernetes.client import CoreV1Api
 from frenzy.adapters.k8s.inventory.claimed_devices import (
     Allocation,
     ClaimUse,
-    ClassFacts,
     SliceFacts,
+    class_resource,
     with_allocation,
 )
 from frenzy.adapters.k8s.inventory.kinds import Notice
@@ -190,7 +190,7 @@ class _Devices:
         classes = DeviceSource(resource_api, lambda api: api.list_device_class)
         self._slices = Reflection(slices, SliceFacts.of, name="resource slices")
         self._claims = Reflection(claims, ClaimUse.of, name="resource claims")
-        self._classes = Reflection(classes, ClassFacts.of, name="device classes")
+        self._classes = Reflection(classes, class_resource, name="device classes")
 
     @property
     def reflections(self) -> tuple[Reflection[Any], ...]:
@@ -199,8 +199,8 @@ class _Devices:
     def snapshot(self) -> tuple[object, Allocation]:
         of_slices, slices = self._slices.snapshot()
         of_claims, claims = self._claims.snapshot()
-        of_classes, classes = self._classes.snapshot()
-        return (of_slices, of_claims, of_classes), Allocation(slices=slices, claims=claims, classes=classes)
+        of_classes, resources = self._classes.snapshot()
+        return (of_slices, of_claims, of_classes), Allocation(slices=slices, claims=claims, resources=resources)
 
 
 class NodeSource(Listing):

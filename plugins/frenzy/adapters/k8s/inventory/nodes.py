@@ -181,9 +181,9 @@ def _nodes_of(
 
 
 def _runs_the_image(name: str, found: Mapping[str, str], gpu: GpuType, rules: PodRules, told: list[Notice]) -> bool:
-    unfit = why_unfit(found, gpu, rules)
+    unfit = why_unfit(name, found, gpu, rules)
     if unfit is not None:
-        told.append(Notice(node=name, detail=unfit.detail, remedy=unfit.remedy))
+        told.append(unfit)
     return unfit is None
 
 

@@ -20,7 +20,6 @@ from frenzy.settings import LauncherKind, Settings
 
 _PACKAGE: Final = "frenzy-airflow"
 _LEAST_FREE_BYTES: Final = 5 * 1024**3
-_LEAST_PYTHON: Final = (3, 11)
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
@@ -36,8 +35,6 @@ def findings(settings: Settings) -> Iterator[Finding]:
 def install(requirements: Callable[[], list[str]] = lambda: metadata.requires(_PACKAGE) or []) -> Iterator[Finding]:
     """Python and the packages that this one needs."""
     python = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < _LEAST_PYTHON:
-        yield problem("install", f"Python is {python}.", "Use Python 3.11 or newer.")
     try:
         needed = [Requirement(each) for each in requirements()]
     except metadata.PackageNotFoundError:

@@ -84,12 +84,13 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     Starts nothing and needs no Airflow. The same options give the same result, but for CPU times.
     """
     if snapshot is not None or from_live:
-        from frenzy.cli.commands.simulate.live import Question, simulate_snapshot
+        from frenzy.cli.commands.simulate.live import simulate_snapshot
 
         _only_one_source(trace, jobs, snapshot, from_live=from_live)
         _not_with_a_snapshot(context)
-        question = Question(source=snapshot, changes=what_if or (), policies=policy or (), queues=queues)
-        return simulate_snapshot(question, output, as_json=as_json)
+        return simulate_snapshot(
+            snapshot, output, changes=what_if or (), policies=policy or (), queues=queues, as_json=as_json
+        )
     _only_with_a_snapshot(what_if)
 
     from frenzy.sim.disturbances import Disturbances

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,31 +35,29 @@ def live_snapshot() -> QueueSnapshot:
         return api.ask(endpoints.queue_snapshot())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is to be played. source: a file; None for the server's queue. policies: by name; none for the queue's own.
-    queues: a queue file in place of the snapshot's shares and quotas.
-    """
-
-    source: Path | None
-    changes: Sequence[str] = ()
-    policies: Sequence[str] = ()
-    queues: Path | None = None
-
-
-def simulate_snapshot(question: Question, output: Path | None, *, as_json: bool) -> int:
+def simulate_snapshot(
+    source: Path | None,
+    output: Path | None,
+    *,
+    changes: Sequence[str],
+    policies: Sequence[str],
+    queues: Path | None,
+    as_json: bool,
+) -> int:
     """Play a snapshot to its end, as it is or changed; the exit status.
 
+    source: a file; None for the server's queue. policies: by name; none for the queue's own. queues: a queue file in
+    place of the snapshot's shares and quotas.
     The output holds no CPU times: the same snapshot gives the same bytes.
     """
     check_folder(output)
-    snapshot = live_snapshot() if question.source is None else read_snapshot(question.source)
-    if question.queues is not None:
-        snapshot = replace(snapshot, queues=load_queue_rules(question.queues))
-    named = [scheduler_named(name, snapshot.queues) for name in dict.fromkeys(question.policies)]
+    snapshot = live_snapshot() if source is None else read_snapshot(source)
+    if queues is not None:
+        snapshot = replace(snapshot, queues=load_queue_rules(queues))
+    named = [scheduler_named(name, snapshot.queues) for name in dict.fromkeys(policies)]
     schedulers: list[Scheduler] = [*named] or [product_scheduler(snapshot)]
-    if question.changes:
-        _tell_what_if(snapshot, ", ".join(question.changes), schedulers, output, as_json=as_json)
+    if changes:
+        _tell_what_if(snapshot, ", ".join(changes), schedulers, output, as_json=as_json)
         return 0
     results = _played([(snapshot, each) for each in schedulers])
     report = _report(snapshot, results, {})

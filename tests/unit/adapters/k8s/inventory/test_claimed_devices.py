@@ -13,8 +13,8 @@ from tests.unit.adapters.k8s.cluster_objects import RULES, node_object, pod_obje
 from frenzy.adapters.k8s.inventory.claimed_devices import (
     Allocation,
     ClaimUse,
-    ClassFacts,
     SliceFacts,
+    class_resource,
     with_allocation,
 )
 from frenzy.adapters.k8s.inventory.nodes import Declared, Found, nodes_from
@@ -44,7 +44,7 @@ def found(node: Json, *objects: Json, pods: tuple[Json, ...] = ()) -> Found:
     allocation = Allocation(
         slices=tuple(map(SliceFacts.of, of("ResourceSlice"))),
         claims=tuple(map(ClaimUse.of, of("ResourceClaim"))),
-        classes=tuple(map(ClassFacts.of, of("DeviceClass"))),
+        resources=tuple(filter(None, map(class_resource, of("DeviceClass")))),
     )
     nodes, uses = with_allocation([NodeFacts.of(node)], [PodUse.of(each) for each in pods], allocation)
     return nodes_from(nodes, uses, RULES, Declared())
