@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from tests.bench.report import figure, publish
 from tests.e2e.walker import Walker, job_text, write_cluster, write_corpus
+from tests.embedded_stack import Stack
 
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import FINAL_STATES
 
 NUM_TURNS: Final = 20

@@ -19,9 +19,10 @@ from typing import Any, Final
 import httpx
 from tests.bench.report import figure, publish
 from tests.e2e.walker import MODEL, Walker, job_text, write_cluster, write_corpus
+from tests.embedded_stack import Stack
 
 from frenzy.cli.embedded.airflow_env import SERVICE_USER
-from frenzy.cli.embedded.stack import COMPONENTS, Stack
+from frenzy.cli.embedded.stack import COMPONENTS
 from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
 from frenzy.core.runs.protocol import PlaceView, RegisterRun, RunView
 from frenzy.core.values.codec import encode

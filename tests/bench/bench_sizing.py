@@ -16,8 +16,9 @@ from sqlalchemy import create_engine, text
 from tests import postgres
 from tests.bench.report import figure, publish
 from tests.e2e.walker import Walker, long_training, write_cluster, write_corpus
+from tests.embedded_stack import Stack
 
-from frenzy.cli.embedded.stack import COMPONENTS, Stack
+from frenzy.cli.embedded.stack import COMPONENTS
 
 NUM_JOBS: Final = 4
 _LOOK_S: Final = 30.0

@@ -11,8 +11,8 @@ from typing import Final
 from tests.bench.mix_jobs import SIZES, MixJob, spec
 from tests.bench.mix_times import MeasuredJob, measured_attempt
 from tests.e2e.walker import Walker
+from tests.embedded_stack import Stack
 
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import FINAL_STATES, JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.ports import RunStore, TelemetryCursor

@@ -13,9 +13,9 @@ import pytest
 from tests.e2e.growing import Moved, move_for_memory
 from tests.e2e.together import Together, hand_in
 from tests.e2e.walker import ELASTIC_CLUSTER, READ_SELDOM, Walker, write_cluster, write_corpus
+from tests.embedded_stack import Stack
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
-from frenzy.cli.embedded.stack import Stack
 
 # Short, so that a test can outlast one.
 LEASE_S = 15

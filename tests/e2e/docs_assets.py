@@ -25,8 +25,8 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 from tests.e2e.browser import Browser, browser
+from tests.embedded_stack import Stack
 
-from frenzy.cli.embedded.stack import Stack
 from frenzy.settings import CHECKOUT, load_settings
 
 IMAGES: Final = CHECKOUT / "docs/images"

@@ -11,9 +11,9 @@ from tests.e2e.accessibility import faults, keyboard_faults
 from tests.e2e.browser import MISSING, Browser, browser, program
 from tests.e2e.together import Together
 from tests.e2e.walker import MODEL, Walker
+from tests.embedded_stack import Stack
 
 from frenzy.cli.embedded.airflow_env import SERVICE_USER
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
 from frenzy.core.runs.protocol import CancelRun, PlaceView, RegisterRun, RunView
 from frenzy.core.values.codec import encode

@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from tests.embedded_stack import Stack
 
 from frenzy.cli.embedded.airflow_env import STACK_MARK, USERS
-from frenzy.cli.embedded.stack import COMPONENTS, Stack, StackError
+from frenzy.cli.embedded.stack import COMPONENTS, StackError
 from frenzy.cli.embedded.stack_processes import marked_processes
 from frenzy.settings import load_settings
 

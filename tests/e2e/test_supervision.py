@@ -16,10 +16,11 @@ import psutil
 import pytest
 from tests.e2e.together import Run
 from tests.e2e.walker import PATIENCE_S, Walker, long_training
+from tests.embedded_stack import Stack
 
 from frenzy.cli.embedded.airflow_env import STACK_MARK
 from frenzy.cli.embedded.left_jobs import left_jobs
-from frenzy.cli.embedded.stack import COMPONENTS, Stack
+from frenzy.cli.embedded.stack import COMPONENTS
 from frenzy.cli.embedded.stack_processes import kill_processes, marked_processes
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
@@ -111,7 +112,7 @@ def test_a_program_that_is_told_to_end_stops_its_stack_first(mortal: Walker, nig
     view = mortal.wait_for_step(*nightly, 2)
     home = mortal.stack.settings.home
     code = (
-        "import sys, time; from pathlib import Path; from frenzy.cli.embedded.stack import Stack\n"
+        "import sys, time; from pathlib import Path; from tests.embedded_stack import Stack\n"
         "with Stack.running(Path(sys.argv[1])) as stack:\n    print('up', flush=True); time.sleep(600)"
     )
     program = subprocess.Popen(

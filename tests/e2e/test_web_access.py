@@ -10,12 +10,12 @@ from urllib.parse import quote
 import httpx
 import pytest
 from tests.e2e.walker import Walker, job_text
+from tests.embedded_stack import Stack
 
 from frenzy.api import URL_PREFIX
 from frenzy.api.declaration import Endpoint, Need
 from frenzy.api.endpoints import ENDPOINTS
 from frenzy.cli.embedded.airflow_env import SERVICE_USER
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView, SubmitJob, SubmittedJob
 from frenzy.core.values.codec import encode

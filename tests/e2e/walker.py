@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 import yaml
+from tests.embedded_stack import Stack
 
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import FINAL_STATES, JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import GpusView, QueueView

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from kubernetes import client
 from tests.e2e.walker import CLUSTER, Walker, write_cluster, write_corpus
+from tests.embedded_stack import Stack
 from tests.kubernetes.access import make_namespace, may_make_nodes, service_account_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import FakeNode
@@ -26,7 +27,6 @@ from tests.kubernetes.task_pod import is_task_pod, task_of, task_pod
 from tests.kubernetes.test_walk import gpu_node, outcomes
 
 from frenzy.cli.embedded.airflow_env import airflow_environment
-from frenzy.cli.embedded.stack import Stack
 from frenzy.cli.embedded.tcp_ports import reserved_port
 from frenzy.core.values.errors import ReasonCode
 from frenzy.settings import load_settings

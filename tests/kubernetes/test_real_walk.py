@@ -21,6 +21,7 @@ import yaml
 from kubernetes import client
 from tests.e2e.growing import check_moves, growing
 from tests.e2e.walker import RECONCILE, Walker, write_cluster, write_corpus
+from tests.embedded_stack import Stack
 from tests.kubernetes.access import make_namespace, service_account_kubeconfig, virtual_gpus
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.host_python import USER, HostPython
@@ -30,7 +31,6 @@ from tests.scenarios.control import ControlRun
 from tests.scenarios.swap import Watched
 
 from frenzy.adapters.k8s import labels
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import MemoryView
 from frenzy.core.values.errors import ReasonCode

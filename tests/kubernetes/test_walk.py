@@ -18,6 +18,7 @@ import pytest
 import yaml
 from kubernetes import client
 from tests.e2e.walker import CLUSTER, Walker, job_text, write_cluster, write_corpus
+from tests.embedded_stack import Stack
 from tests.kubernetes.access import make_namespace, may_make_nodes, service_account_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import FakeNode
@@ -28,7 +29,6 @@ from tests.kubernetes.plays import Performs
 
 from frenzy.adapters.k8s import labels
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
-from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode

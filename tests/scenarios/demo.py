@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from typing import Final
 
+from tests.embedded_stack import Stack
 from tests.scenarios.checks import judge
 from tests.scenarios.control import ControlRun
 from tests.scenarios.evidence import collect
@@ -14,7 +15,6 @@ from tests.scenarios.evidence import collect
 from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.demo import DEFAULT_JOB, Outcome, api_of, run_demo, say, trained
 from frenzy.cli.embedded.airflow_env import STACK_MARK
-from frenzy.cli.embedded.stack import Stack
 from frenzy.cli.render.error_text import guarded
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView

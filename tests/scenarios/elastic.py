@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tests.embedded_stack import Stack
 from tests.scenarios.moves import budget_untouched, overlap_s
 
 from frenzy.adapters.spec.spec_file import SpecFile
@@ -18,7 +19,6 @@ from frenzy.cli.demo import Outcome, api_of, run_demo, say
 from frenzy.cli.demo_checks import Check, all_free, all_succeeded, batches_kept, moved, nothing_lost
 from frenzy.cli.demo_migrations import Say, specs_of
 from frenzy.cli.demo_migrations import play as play_scene
-from frenzy.cli.embedded.stack import Stack
 from frenzy.cli.render.error_text import guarded
 from frenzy.core.lifecycle.moves import MOVE_REASONS
 from frenzy.core.runs.protocol import RunView

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tests.embedded_stack import Stack
 from tests.scenarios.checks import loss_equals_control
 from tests.scenarios.control import ControlRun
 from tests.scenarios.moves import budget_untouched, overlap_s
@@ -28,7 +29,6 @@ from frenzy.cli.demo_checks import LEFT_FOR_MEMORY, Check, all_free, all_succeed
 from frenzy.cli.demo_migrations import Say, Stage, specs_of
 from frenzy.cli.demo_migrations import play as play_scene
 from frenzy.cli.embedded.airflow_env import STACK_MARK
-from frenzy.cli.embedded.stack import Stack
 from frenzy.cli.render.error_text import guarded
 from frenzy.core.lifecycle.moves import MOVE_REASONS
 from frenzy.core.runs.ledger import Attempt

@@ -1,9 +1,6 @@
 """The embedded Airflow: four components on this machine, started, watched, stopped.
 
-    with Stack.running(home) as stack:
-        httpx.get(f"{stack.base_url}/api/v2/dags", headers=stack.headers())
-
-Each component is a session with its own log and record, so one of them can be killed and restarted
+Each component is a session with its own log and record, so one of them may die and be started again
 while the others run; a supervisor (``frenzy.cli.embedded.stack_supervisor``) starts what died again. ``start`` leaves
 alone what is alive, trainings above all. ``stop`` ends everything this home ever started, found by its
 mark, and may be called at any time, by any process, more than once.
@@ -14,14 +11,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import httpx
 
@@ -47,7 +43,6 @@ from frenzy.cli.embedded.health import (
 from frenzy.cli.embedded.stack_processes import (
     ProcessRecord,
     end_processes,
-    interrupted_by,
     kill_processes,
     marked_processes,
     read_record,
@@ -56,7 +51,7 @@ from frenzy.cli.embedded.stack_processes import (
 )
 from frenzy.cli.embedded.tcp_ports import NoFreePortError, reserved_port
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.settings import CHECKOUT, Settings, load_settings
+from frenzy.settings import CHECKOUT, Settings
 
 # In the order of stopping: whoever starts work first, the server that all the others call last.
 COMPONENTS: Final[dict[str, Sequence[str]]] = {
@@ -90,22 +85,6 @@ class Stack:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.doing = "another command starts or stops it"
 
-    @classmethod
-    @contextmanager
-    def running(cls, home: Path, port: int | None = None, env: Mapping[str, str] | None = None) -> Iterator[Self]:
-        """A started stack that is stopped at the end, whatever happens; settings come from ``env``.
-
-        A signal that asks this process to end is turned into KeyboardInterrupt for the block.
-        """
-        asked = {**(env or {}), "FRENZY_HOME": str(home), "FRENZY_PORT": str(port or "")}
-        stack = cls(load_settings(asked), {**os.environ, **asked})
-        with interrupted_by(signal.SIGTERM, signal.SIGHUP):
-            try:
-                stack.start()
-                yield stack
-            finally:
-                stack.stop()
-
     @property
     def port(self) -> int:
         """The port of the last start. Raises StackError when this home has never been started."""
@@ -122,17 +101,6 @@ class Stack:
     def password(self, user: str = ADMIN) -> str:
         """The generated password of ``admin``, ``frenzy`` or ``viewer``."""
         return secrets_of(self.settings).passwords[user]
-
-    def token(self, user: str = ADMIN) -> str:
-        """A fresh API token of ``user``. Raises httpx.HTTPError when the server does not give one."""
-        login = {"username": user, "password": self.password(user)}
-        answer = httpx.post(f"{self.base_url}/auth/token", json=login, timeout=30.0, trust_env=False)
-        answer.raise_for_status()
-        return str(answer.json()["access_token"])
-
-    def headers(self, user: str = ADMIN) -> dict[str, str]:
-        """The authorization header for calls as ``user``."""
-        return {"Authorization": f"Bearer {self.token(user)}"}
 
     def environment(self) -> dict[str, str]:
         """The variables of every process of this stack; for the ``airflow`` command by hand."""
@@ -177,20 +145,6 @@ class Stack:
     def is_supervised(self) -> bool:
         """Whether a component that dies is started again."""
         return self._is_alive(SUPERVISOR)
-
-    def kill(self, name: str) -> None:
-        """Kill one component with SIGKILL, and all it started that has not left its session; for good."""
-        with self._lock():
-            record = self._record(name)
-            kill_processes(record.members() if record else ())
-            self._forget(name)
-
-    def restart(self, name: str) -> None:
-        """Stop one component if it runs, start it and wait until it is healthy. Raises StackError."""
-        with self._lock():
-            self._end([name], _STOP_TIMEOUT_S)
-            self._start_component(name, self.environment())
-        self._wait_until_healthy((name,))
 
     def is_dead(self, name: str) -> bool:
         """Whether a component has a record whose process is gone: it died, nobody ended it."""

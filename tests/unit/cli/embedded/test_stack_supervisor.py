@@ -12,8 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.embedded_stack import Stack
 
-from frenzy.cli.embedded.stack import COMPONENTS, Stack
+from frenzy.cli.embedded.stack import COMPONENTS
 from frenzy.cli.embedded.stack_processes import write_record
 from frenzy.cli.embedded.stack_supervisor import HEALTHY_AFTER_S, LONGEST_PAUSE_S, Patience, Supervisor, serve_health
 from frenzy.settings import load_settings
