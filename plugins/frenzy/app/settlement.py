@@ -198,7 +198,9 @@ def decide(services: Services, run_key: str) -> Verdict:
         if settled is not None:
             recovering = settled.state is JobState.RECOVERING
             return _follow(tx, services, settled, now_s) if recovering else _verdict_of(settled)
-    raise UnsettledError()  # outside the transaction, which keeps the order to end the workers
+    raise TemporaryError(
+        Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS)
+    )  # outside the transaction, which keeps the order to end the workers
 
 
 def _give_up_launch(tx: LedgerTx, services: Services, run: RunRecord, live: Attempt, now_s: float) -> RunRecord | None:
@@ -215,13 +217,6 @@ def _give_up_launch(tx: LedgerTx, services: Services, run: RunRecord, live: Atte
         reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The launch task ended without a result.")
         tx.put_attempt(replace(live, stop_reason=reason))
     return None
-
-
-class UnsettledError(TemporaryError):
-    """Workers of the last attempt are not yet proved gone."""
-
-    def __init__(self) -> None:
-        super().__init__(Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS))
 
 
 def _follow(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> Verdict:

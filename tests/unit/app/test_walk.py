@@ -16,13 +16,13 @@ from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view, view_of
 from frenzy.app.reconciliation import reconcile, reconcile_targets
 from frenzy.app.services import require_run
-from frenzy.app.settlement import UnsettledError, end_attempt
+from frenzy.app.settlement import end_attempt
 from frenzy.core.lifecycle.why import why
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.runs.steps import steps_are_estimated
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
-from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob, TrainingSpec, ValidationSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.scheduling_facts import Start
@@ -230,7 +230,7 @@ def test_a_cancelled_run_that_finished_first_counts_as_done(airflow: Airflow) ->
 
 def test_decide_waits_for_workers_that_are_not_proved_gone(airflow: Airflow) -> None:
     airflow.begun()
-    with pytest.raises(UnsettledError):
+    with pytest.raises(TemporaryError, match="WAITING_FOR_OLD_WORKERS"):
         airflow.decide()
 
 
@@ -382,7 +382,7 @@ def test_a_refused_lease_does_not_undo_the_end_of_another_run(airflow: Airflow) 
 
 def test_a_second_alarm_does_not_replace_the_reason_of_a_stop(airflow: Airflow) -> None:
     airflow.begun()
-    with pytest.raises(UnsettledError):
+    with pytest.raises(TemporaryError, match="WAITING_FOR_OLD_WORKERS"):
         airflow.decide()
     assert airflow.press(1, extra=MIB).kind is DirectiveKind.KILL
     assert run_view(airflow.services, airflow.key).run.state is JobState.RUNNING

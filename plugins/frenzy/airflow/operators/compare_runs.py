@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from io import StringIO
-from typing import Any, Final
+from typing import Any
 
 from frenzy.airflow.connection import DEFAULT_CONN_ID
 from frenzy.airflow.operators.operators import FrenzyOperator
 from frenzy.airflow.operators.task_group import DEFAULT_GROUP
-
-_TABLE_WIDTH: Final = 320
 
 
 class CompareOperator(FrenzyOperator):
@@ -26,6 +23,8 @@ class CompareOperator(FrenzyOperator):
         from airflow.sdk.exceptions import AirflowFailException
 
         from frenzy.airflow.failures import airflow_errors
+        from frenzy.cli.render.console import log_lines
+        from frenzy.cli.render.trials import trials_table
         from frenzy.core.runs.comparison import compared
         from frenzy.core.values.codec import encode
 
@@ -33,7 +32,8 @@ class CompareOperator(FrenzyOperator):
             views = self._views(context["ti"])
             models = {each.run.run_key: self._model(each.run.run_key) for each in views}
         trials = compared(views, self._evaluations(context["ti"], views), models)
-        self._log_table(trials)
+        for line in log_lines(trials_table(trials)):
+            self.log.info("%s", line)
         if not any(trial.model for trial in trials):
             raise AirflowFailException(f"No run of the group {self.training_group} has a model to compare.")
         found: list[dict[str, Any]] = encode(trials)
@@ -57,16 +57,6 @@ class CompareOperator(FrenzyOperator):
             each.run.run_key: ti.xcom_pull(task_ids=task_id, map_indexes=each.run.identity.map_index) for each in views
         }
         return {run_key: evaluation for run_key, evaluation in found.items() if evaluation is not None}
-
-    def _log_table(self, trials: Any) -> None:
-        from rich.console import Console
-
-        from frenzy.cli.render.trials import trials_table
-
-        text = StringIO()
-        Console(file=text, width=_TABLE_WIDTH, no_color=True).print(trials_table(trials))
-        for line in text.getvalue().rstrip().splitlines():
-            self.log.info("%s", line.rstrip())
 
 
 def frenzy_comparison(

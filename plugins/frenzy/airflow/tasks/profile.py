@@ -7,9 +7,8 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from frenzy.airflow.failures import fail
 from frenzy.api import endpoints as api
@@ -23,7 +22,6 @@ from frenzy.settings import CHECKOUT, load_settings
 if TYPE_CHECKING:
     from frenzy.adapters.api_client import ApiClient
 
-_TABLE_WIDTH: Final = 320
 logger = logging.getLogger(__name__)
 
 
@@ -105,15 +103,11 @@ def job_of(job: Any) -> TrainingJob:
 
 def log_plans(log: Any, view: RunView) -> None:
     """Every plan with its predicted memory and the reason for its rank or refusal."""
-    from rich.console import Console
-
+    from frenzy.cli.render.console import log_lines
     from frenzy.cli.render.tables import candidates_table
 
-    text = StringIO()
-    console = Console(file=text, width=_TABLE_WIDTH, no_color=True)
-    console.print(candidates_table(f"Plans of {view.run.job.name}", view.candidates))
-    for line in text.getvalue().rstrip().splitlines():
-        log.info("%s", line.rstrip())
+    for line in log_lines(candidates_table(f"Plans of {view.run.job.name}", view.candidates)):
+        log.info("%s", line)
 
 
 def refuse_if_over(view: RunView) -> None:

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from frenzy.cli.verbs import GROUP, VERBS
 from frenzy.core.values.codec import encode
 
 _PIPE_WIDTH: Final = 180
+_LOG_WIDTH: Final = 320
 # Before a verb, and not as the last part of a path.
 _COMMAND: Final = re.compile(rf"(?<![\w./~-])frenzy(?= (?:{'|'.join((*VERBS, GROUP))})\b)")
 
@@ -66,6 +68,13 @@ def out() -> Console:
 def err() -> Console:
     """For what went wrong, and for progress beside ``--json``."""
     return _console(stderr=True)
+
+
+def log_lines(printed: Any) -> list[str]:
+    """What rich prints of ``printed``, a table for example, as lines of a task's log."""
+    text = StringIO()
+    Console(file=text, width=_LOG_WIDTH, no_color=True).print(printed)
+    return [line.rstrip() for line in text.getvalue().rstrip().splitlines()]
 
 
 def print_json(value: object) -> None:
