@@ -21,7 +21,6 @@ from frenzy.core.scheduling.reasons.remedies import (
     Trials,
     Untold,
     one_for_each_type,
-    smallest_of_each_type,
     with_idle_gpus,
 )
 from frenzy.core.scheduling.schedule import as_state, decide, decision_of, holds
@@ -36,7 +35,6 @@ _MAX_PLANS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5
 _MAX_TYPES_HELD = 3
 # Each try is a whole decision: seconds in all for a queue of thousands.
-_MAX_TYPES_TRIED = 4
 _MOST_LOOKS = 200_000
 _MAX_FASTER_TYPES: Final = 3
 # Cards of so many times the memory are for other jobs.
@@ -90,9 +88,9 @@ def _of_waiting(decision: Decision, hold: Hold) -> Iterator[str]:
         yield from _plans(Judge(decision), entry)
     yield from _held(state, entry, now_s)
     yield from islice(_who_stays(decision, entry), _MAX_HOLDERS_SHOWN)
-    trials = Trials(decision.facts, decision.facts, now_s, decision.policy, decide, _MOST_LOOKS)
+    trials = Trials(decision.facts, decision.facts, now_s, decision.policy, _MOST_LOOKS)
     with suppress(Untold):
-        for change in _helpful(trials, entry):
+        for change in trials.changes(entry):
             yield f"With {change} it would start now."
 
 
@@ -130,22 +128,6 @@ def _who_stays(decision: Decision, entry: Entry) -> Iterator[str]:
 
 def _nodes(placement: Placement) -> str:
     return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", more="more nodes")
-
-
-def _helpful(trials: Trials, entry: Entry) -> Iterator[str]:
-    """Changes that were tried, one at a time, and would start the job now."""
-    job = entry.queued
-    for ranked in smallest_of_each_type(entry, trials.facts.cluster)[:_MAX_TYPES_TRIED]:
-        num_gpus = trials.fewest(entry, ranked.gpu_type)
-        if num_gpus is not None:
-            yield f"{num_gpus} more idle {ranked.gpu_type}"
-    yield from trials.quotas(job)
-    weights = trials.weight(job)
-    if weights is not None:
-        yield f"weight {weights[1]:g} instead of {weights[0]:g} for queue {job.queue}"
-    priority = trials.priority(job)
-    if priority is not None:
-        yield f"priority {priority}"
 
 
 def _better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: Policy) -> Iterator[str]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic, starts
-from frenzy.core.scheduling.engine.left_over import Sweep
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
@@ -41,22 +40,14 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
 def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> Decision:
     """Actions with their record."""
     state = as_state(facts, policy)
-    actions, sweep = _decided(state, now_s)
+    actions, sweep = elastic.decide(state, now_s)
     after = state.after(actions, now_s)
     return Decision(state.facts, actions, after, now_s, _in_service_order(after, sweep.line), sweep)
 
 
-def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sweep]:
-    """Actions and the sweep that leaves the others waiting: one of starts only, if moves found no places."""
-    if elastic.is_elastic(state):
-        return elastic.decide(state, now_s)
-    begun, _, last = starts.decide(state, now_s)
-    return begun, last
-
-
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
-    return _decided(as_state(facts, policy), now_s)[0]
+    return elastic.decide(as_state(facts, policy), now_s)[0]
 
 
 def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:
@@ -72,7 +63,7 @@ def holds(decision: Decision) -> list[Hold]:
     """One hold for each waiting job, in the order they are served."""
     judge, facts, now_s = Judge(decision), decision.facts, decision.now_s
     then = apply_actions(facts, decision.actions, now_s=now_s) if decision.actions else facts
-    trials = Trials(facts, then, now_s, decision.policy, decide)
+    trials = Trials(facts, then, now_s, decision.policy)
     expected = expected_starts(decision)
     found = []
     for position, entry in enumerate(decision.served, start=1):

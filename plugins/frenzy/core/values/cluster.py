@@ -110,8 +110,12 @@ class Cluster:
 
     def with_node_state(self, name: str, state: NodeState) -> Cluster:
         """The cluster with the node called ``name`` in ``state``."""
-        nodes = (replace(node, state=state) if node.name == name else node for node in self.nodes)
-        return Cluster(self.gpu_types, tuple(nodes))
+        return self.with_node(replace(self.nodes_by_name[name], state=state))
+
+    def with_node(self, node: Node) -> Cluster:
+        """The cluster with ``node`` in place of the one of that name, or with one more."""
+        nodes = tuple(node if each.name == node.name else each for each in self.nodes)
+        return Cluster(self.gpu_types, nodes if node.name in self.nodes_by_name else (*nodes, node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ is not for that job.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from frenzy.core.values.errors import Violation
 from frenzy.core.values.units import counted
@@ -111,6 +111,25 @@ class QueueRules:
     def queue_rule(self, queue: str) -> QueueRule | None:
         """The rule of ``queue``."""
         return next((each for each in self.queues if each.name == queue), None)
+
+    def with_queue(self, name: str, **changes: Any) -> QueueRules:
+        """The same with the fields ``changes`` of the queue called ``name``."""
+        queues = (replace(each, **changes) if each.name == name else each for each in self.queues)
+        return replace(self, queues=tuple(queues))
+
+    def with_limit(self, limit: Limit) -> QueueRules:
+        """The same with ``limit`` in place of the one that they have; a team without a rule of its own gets one."""
+        rule = self.queue_rule(limit.name) if limit.holder == "queue" else self.team_rule(limit.name)
+        quota = Quota() if rule is None else rule.quota
+        if limit.gpu_type is None:
+            quota = replace(quota, max_gpus=limit.num_gpus)
+        else:
+            by_type = {**dict(quota.max_gpus_by_type), limit.gpu_type: limit.num_gpus}
+            quota = replace(quota, max_gpus_by_type=tuple(by_type.items()))
+        if limit.holder == "queue":
+            return self.with_queue(limit.name, quota=quota)
+        # Of two rules of one name the last counts.
+        return replace(self, teams=(*self.teams, TeamRule(name=limit.name, quota=quota)))
 
     def secrets_of(self, queue: str, team: str) -> tuple[str, ...]:
         """Patterns of the secrets that a job of ``queue`` and ``team`` may refer to; () where none are allowed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -26,34 +26,29 @@ from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, Start
 _MAX_SWEEPS: Final = 8
 
 
-def is_elastic(state: SchedulingState) -> bool:
-    """Whether the policy moves jobs, and any active one may be moved."""
-    active = chain(state.running.values(), (each.job for each in state.waiting))
-    return isinstance(state.policy, HasPolicy) and any(job.elasticity is not None for job in active)
-
-
 def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sweep]:
     """Starts, resizes and preemptions, in the order they are served; and the last sweep: the record of all that wait.
 
-    Jobs under memory pressure come first (``swap``). Actions may use GPUs that others of the same answer give back. A
-    target that GPUs on several nodes cannot serve is open to as many as found a place, and the sweep made again.
-    So it is where moves together do not pay, with those jobs fixed.
+    Where no job may be moved: of starts only. Jobs under memory pressure come first (``swap``). Actions may use GPUs
+    that others of the same answer give back. A target that GPUs on several nodes cannot serve is open to as many as
+    found a place, and the sweep made again. So it is where moves together do not pay, with those jobs fixed.
     """
-    policy = state.policy
-    assert isinstance(policy, HasPolicy), "only that one moves jobs"
-    swaps, state = served_first(state, now_s, policy)
-    line = ServiceOrder.of(entries_of(state, now_s), now_s)
-    places: Places = {}
-    for _ in range(_MAX_SWEEPS):
-        found, sweep = targets(state, line, policy, places)
-        staying = _unpaid(sweep, found)
-        if staying:
-            line = ServiceOrder.of([_kept(each, staying) for each in line.entries], now_s)
-            continue
-        actions, failed = _realised(state, line, found)
-        if not failed:
-            return (*swaps, *actions), sweep
-        places = {**places, **failed}
+    policy, swaps = state.policy, tuple[Action, ...]()
+    active = chain(state.running.values(), (each.job for each in state.waiting))
+    if isinstance(policy, HasPolicy) and any(job.elasticity is not None for job in active):
+        swaps, state = served_first(state, now_s, policy)
+        line = ServiceOrder.of(entries_of(state, now_s), now_s)
+        places: Places = {}
+        for _ in range(_MAX_SWEEPS):
+            found, sweep = targets(state, line, policy, places)
+            staying = _unpaid(sweep, found)
+            if staying:
+                line = ServiceOrder.of([_kept(each, staying) for each in line.entries], now_s)
+                continue
+            actions, failed = _realised(state, line, found)
+            if not failed:
+                return (*swaps, *actions), sweep
+            places = {**places, **failed}
     starts, _, record = starts_only.decide(state, now_s)
     return (*swaps, *starts), record
 
@@ -167,36 +162,40 @@ def _realised(state: SchedulingState, line: ServiceOrder, found: list[Served]) -
 def _preemption(
     state: SchedulingState, line: ServiceOrder, entry: Entry, taken: Sequence[tuple[Entry, Start | Resize]]
 ) -> Preempt:
-    """``entry``'s job stops, with why: who takes its GPUs or what it leaves of a quota, or for whom they are kept.
+    """``entry``'s job stops, with why. taken: what other jobs take in the same decision."""
+    why = next(_why_it_stops(state, line, entry, taken))
+    reason = Reason(code=ReasonCode.PREEMPTED, detail=f"{why}; it goes on from its checkpoint.")
+    return Preempt(run_key=entry.run_key, reason=reason)
 
-    taken: what other jobs take in the same decision.
+
+def _why_it_stops(
+    state: SchedulingState, line: ServiceOrder, entry: Entry, taken: Sequence[tuple[Entry, Start | Resize]]
+) -> Iterator[str]:
+    """Who takes GPUs of its nodes; elsewhere, one before it in line that comes under the same quota; a quota or a node
+    that has become smaller than what it holds; for whom its GPUs are kept.
     """
     nodes = {each.node for each in state.running[entry.run_key].placement.allocations}
-    beneficiary = _beneficiary(state, entry, nodes, taken)
-    why = (
-        _without_beneficiary(state, line, entry, nodes)
-        if beneficiary is None
-        else f"Its GPUs are needed by {_for(beneficiary, entry)}"
-    )
-    return Preempt(
-        run_key=entry.run_key,
-        reason=Reason(code=ReasonCode.PREEMPTED, detail=f"{why}; it goes on from its checkpoint."),
-    )
-
-
-def _beneficiary(
-    state: SchedulingState, entry: Entry, nodes: set[str], taken: Sequence[tuple[Entry, Start | Resize]]
-) -> Entry | None:
-    """Who takes GPUs of its nodes; elsewhere, one before it in line that comes under the same quota."""
-    rules = state.policy.numbers.queues
-    for beneficiary, action in taken:
+    rules, gpu_type = state.policy.numbers.queues, entry.held.gpu_type
+    for other, action in taken:
         if any(each.node in nodes for each in action.placement.allocations):
-            return beneficiary
-    own = {*rules.limits_of(entry.job.queue, entry.job.team)}
-    limited = (
-        beneficiary for beneficiary, _ in taken if own & {*rules.limits_of(beneficiary.job.queue, beneficiary.job.team)}
-    )
-    return next((beneficiary for beneficiary in limited if beneficiary.place < entry.place), None)
+            yield f"Its GPUs are needed by {_for(other, entry)}"
+    limits = {*rules.limits_of(entry.job.queue, entry.job.team)}
+    for other, _ in taken:
+        if other.place < entry.place and limits & {*rules.limits_of(other.job.queue, other.job.team)}:
+            yield f"Its GPUs are needed by {_for(other, entry)}"
+    others = (job for key, job in state.running.items() if key != entry.run_key)
+    limit = QuotaUse.of(state.policy, others).exceeded(entry.job, gpu_type, entry.held.num_gpus)
+    if limit is not None:
+        yield f"{limit.may_hold}, fewer than its jobs hold"
+    free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}
+    small = sorted(name for name in nodes if name in free and free[name].num_gpus < 0)
+    if small:
+        yield f"{listed(small, last='and')} {'has' if len(small) == 1 else 'have'} fewer GPUs for jobs than they hold"
+    for first in (each for each in line.entries if each.current is None and each.place <= entry.place):
+        wanted = (each.need for each in first.others.plans if each.gpu_type == gpu_type)
+        if line.must_not_be_overtaken(first) and any(map(state.capacity.fits_empty, wanted)):
+            yield f"Its GPUs are kept for {_for(first, entry)}"
+    yield "Its GPUs are needed by jobs that are served before it"
 
 
 def _for(beneficiary: Entry, entry: Entry) -> str:
@@ -206,23 +205,3 @@ def _for(beneficiary: Entry, entry: Entry) -> str:
     if beneficiary.job.queue != entry.job.queue:
         return f"{name} of queue {beneficiary.job.queue}"
     return f"{name}, which is due earlier" if beneficiary.place < entry.place else name
-
-
-def _without_beneficiary(state: SchedulingState, line: ServiceOrder, entry: Entry, nodes: Iterable[str]) -> str:
-    """A quota or a node that has become smaller than what it holds, or the job for which its GPUs are kept."""
-    gpu_type, num_gpus = entry.held.gpu_type, entry.held.num_gpus
-    others = (job for key, job in state.running.items() if key != entry.run_key)
-    limit = QuotaUse.of(state.policy, others).exceeded(entry.job, gpu_type, num_gpus)
-    if limit is not None:
-        return f"{limit.may_hold}, fewer than its jobs hold"
-    free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}
-    small = sorted(name for name in nodes if name in free and free[name].num_gpus < 0)
-    if small:
-        have = "has" if len(small) == 1 else "have"
-        return f"{listed(small, last='and')} {have} fewer GPUs for jobs than they hold"
-    for first in line.entries:
-        if first.current is not None or first.place > entry.place or not line.must_not_be_overtaken(first):
-            continue
-        if any(each.gpu_type == gpu_type and state.capacity.fits_empty(each.need) for each in first.others.plans):
-            return f"Its GPUs are kept for {_for(first, entry)}"
-    return "Its GPUs are needed by jobs that are served before it"

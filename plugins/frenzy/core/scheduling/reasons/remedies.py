@@ -8,26 +8,26 @@ where that differs, and where trials (whole decisions) would take long, none is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
+from frenzy.core.scheduling.engine import elastic
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import Policy, with_queues
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Free, FreeCapacity, FreeOfType, Need, usable_gpus
-from frenzy.core.scheduling.engine.state import Entry
+from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.scheduling.engine.wording import host_needs
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MAX_PRIORITY
-from frenzy.core.values.queue_rules import Limit, QueueRules, Quota, TeamRule
-from frenzy.core.values.scheduling_facts import Action, QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.queue_rules import QueueRules
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.units import GIB, MIB
 
-Decide = Callable[[SchedulingFacts, float, Policy], tuple[Action, ...]]
 # Of the facts, or of the queues and quotas.
 Change = Callable[[SchedulingFacts], SchedulingFacts] | QueueRules
 _Found = TypeVar("_Found")
@@ -36,6 +36,7 @@ _Found = TypeVar("_Found")
 MOST_LOOKS: Final = 1000
 _NODES_A_LOOK: Final = 16
 _MOST_GPUS: Final = 64
+_MAX_TYPES_TRIED: Final = 4
 # More than this many times the weight is no change of a share but another policy.
 _WEIGHT_FACTORS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)
 _UNTOLD: Final = frozenset({ReasonCode.WAITING_FOR_OLD_WORKERS, ReasonCode.WAITING_FOR_NODES})
@@ -56,7 +57,6 @@ class Trials:
     after: SchedulingFacts
     now_s: float
     policy: Policy
-    decide: Decide
     looks: int = MOST_LOOKS
 
     def _least(self, run_key: str, tries: Iterable[tuple[_Found, Change]]) -> _Found | None:
@@ -74,7 +74,7 @@ class Trials:
             self.looks -= self._looks_each
             if self.looks < 0:
                 raise Untold
-            actions = self.decide(facts, self.now_s, policy)
+            actions, _ = elastic.decide(SchedulingState.of(facts, policy), self.now_s)
             found.add(any(isinstance(each, Start) and each.run_key == run_key for each in actions))
         if len(found) > 1:
             raise Untold
@@ -96,14 +96,26 @@ class Trials:
 
     def _found(self, entry: Entry, code: ReasonCode, room: FreeCapacity) -> Iterator[str | None]:
         if code is ReasonCode.WAITING_FOR_QUOTA:
-            yield from self.quotas(entry.queued)
+            yield from self._quotas(entry.queued)
             return
         host = self._host(entry, room) if code is ReasonCode.WAITING_FOR_HOST_RESOURCES else None
-        yield host or self._gpus(entry, "in the cluster" if code is ReasonCode.NEVER_FITS else "free")
-        if code is ReasonCode.WAITING_BEHIND_HEAD and (priority := self.priority(entry.queued)) is not None:
-            yield f"a priority above {priority - 1}"
+        where = "in the cluster" if code is ReasonCode.NEVER_FITS else "free"
+        yield host or self._gpus(entry, _smallest_of_each_type(entry, self.facts.cluster), where)
+        if code is ReasonCode.WAITING_BEHIND_HEAD:
+            yield self._priority(entry.queued)
 
-    def quotas(self, job: QueuedJob) -> Iterator[str]:
+    def changes(self, entry: Entry) -> Iterator[str]:
+        """Each change that would start the job, tried one at a time. Raises Untold."""
+        return filter(None, self._changes(entry))
+
+    def _changes(self, entry: Entry) -> Iterator[str | None]:
+        for ranked in _smallest_of_each_type(entry, self.facts.cluster)[:_MAX_TYPES_TRIED]:
+            yield self._gpus(entry, [ranked], "free")
+        yield from self._quotas(entry.queued)
+        yield self._weight(entry.queued)
+        yield self._priority(entry.queued)
+
+    def _quotas(self, job: QueuedJob) -> Iterator[str]:
         """The least quota that alone would start ``job``, for each that it is under. Raises Untold."""
         rules, held = self.policy.numbers.queues, QuotaUse.of(self.policy, self.facts.running).held
         for limit in rules.limits_of(job.queue, job.team):
@@ -111,33 +123,33 @@ class Trials:
             under = [each for each in self.facts.queued if limit in rules.limits_of(each.queue, each.team)]
             most = held(limit) + gpus_wanted(under, limit.gpu_type)
             larger = (limit._replace(num_gpus=each) for each in range(limit.num_gpus + 1, most + 1))
-            least = self._least(job.run_key, ((each, _with_limit(rules, each)) for each in larger))
+            least = self._least(job.run_key, ((each, rules.with_limit(each)) for each in larger))
             if least is not None:
                 yield f"a quota of {least.most} for {least.title}"
 
-    def weight(self, job: QueuedJob) -> tuple[float, float] | None:
-        """The weight of its queue, and the least of some greater ones with which ``job`` would start. Raises Untold."""
+    def _weight(self, job: QueuedJob) -> str | None:
+        """The least of some greater weights of its queue with which ``job`` would start."""
         rules = self.policy.numbers.queues
         if len(rules.queues) < 2 or rules.queue_rule(job.queue) is None:
             return None
         weight = rules.weight_of(job.queue)
-        greater = (weight * factor for factor in _WEIGHT_FACTORS)
-        tries = (((weight, each), _with_queue(rules, job.queue, weight=each)) for each in greater)
-        return self._least(job.run_key, tries)
+        greater = [weight * factor for factor in _WEIGHT_FACTORS]
+        least = self._least(job.run_key, ((each, rules.with_queue(job.queue, weight=each)) for each in greater))
+        return None if least is None else f"weight {least:g} instead of {weight:g} for queue {job.queue}"
 
-    def priority(self, job: QueuedJob) -> int | None:
-        """The least priority that would start ``job``, of those that it may have. Raises Untold."""
+    def _priority(self, job: QueuedJob) -> str | None:
+        """The least priority that would start ``job``, of those that it may have."""
         rule, most = self.policy.numbers.queues.queue_rule(job.queue), MAX_PRIORITY
         if rule is not None and rule.max_priority is not None:
             most = rule.max_priority
         others = {each.priority for each in _active(self.facts)}
         steps = sorted({step for each in others for step in (each, each + 1) if job.priority < step <= most})
         key = job.run_key
-        return self._least(key, ((each, partial(_at_priority, run_key=key, priority=each)) for each in steps))
+        least = self._least(key, ((each, partial(_at_priority, run_key=key, priority=each)) for each in steps))
+        return None if least is None else f"a priority above {least - 1}"
 
-    def _gpus(self, entry: Entry, where: str) -> str | None:
-        """The fewest idle GPUs of any type that would start the job; where: they are to be."""
-        plans = smallest_of_each_type(entry, self.facts.cluster)
+    def _gpus(self, entry: Entry, plans: Sequence[RankedPlan], where: str) -> str | None:
+        """The fewest idle GPUs of the type of any of ``plans`` that would start the job; where: they are to be."""
         most = [gpus_wanted(_active(self.facts), each.gpu_type) for each in plans]
         tries = (
             (_more(num_gpus, entry, ranked, where), _more_gpus(ranked.gpu_type, num_gpus))
@@ -146,11 +158,6 @@ class Trials:
             if num_gpus <= wanted
         )
         return self._least(entry.run_key, tries)
-
-    def fewest(self, entry: Entry, gpu_type: str) -> int | None:
-        """The fewest more idle GPUs of ``gpu_type`` that would start the job. Raises Untold."""
-        counts = range(1, gpus_wanted(_active(self.facts), gpu_type) + 1)
-        return self._least(entry.run_key, ((each, _more_gpus(gpu_type, each)) for each in counts))
 
     def _host(self, entry: Entry, room: FreeCapacity) -> str | None:
         """What the node that comes closest lacks of CPUs and host memory."""
@@ -169,13 +176,13 @@ def gpus_wanted(jobs: Iterable[QueuedJob | RunningJob], gpu_type: str | None) ->
     return min(sum(max(each, default=0) for each in counts), _MOST_GPUS)
 
 
-def smallest_of_each_type(entry: Entry, cluster: Cluster) -> list[RankedPlan]:
-    """Of each GPU type the ranked with the fewest GPUs."""
+def _smallest_of_each_type(entry: Entry, cluster: Cluster) -> list[RankedPlan]:
+    """Of each GPU type the plan with the fewest GPUs."""
     return one_for_each_type(sorted(entry.others.listed, key=lambda each: each.num_gpus), cluster)
 
 
 def one_for_each_type(plans: Iterable[RankedPlan], cluster: Cluster) -> list[RankedPlan]:
-    """The first ranked of each GPU type of ``cluster``."""
+    """The first plan of each GPU type of ``cluster``."""
     first: dict[str, RankedPlan] = {}
     for ranked in plans:
         if ranked.gpu_type in cluster.types_by_name:
@@ -190,7 +197,7 @@ def _more_gpus(gpu_type: str, num_gpus: int) -> Change:
 def with_idle_gpus(facts: SchedulingFacts, gpu_type: str, num_gpus: int) -> SchedulingFacts:
     """``facts`` with one more node of ``num_gpus`` idle GPUs, which lacks neither CPUs nor host memory."""
     node = Node(name="what-if", gpu_type=gpu_type, num_gpus=num_gpus, host_memory_bytes=2**50, num_cpus=1024 * num_gpus)
-    return replace(facts, cluster=Cluster(facts.cluster.gpu_types, (*facts.cluster.nodes, node)))
+    return replace(facts, cluster=facts.cluster.with_node(node))
 
 
 def _more(num_gpus: int, entry: Entry, ranked: RankedPlan, where: str) -> str:
@@ -239,25 +246,4 @@ def _with_host(facts: SchedulingFacts, name: str, more: Free) -> SchedulingFacts
     node = facts.cluster.nodes_by_name[name]
     host_bytes, num_cpus = node.host_memory_bytes + more.host_bytes, node.num_cpus + more.millicpus / 1000
     larger = replace(node, host_memory_bytes=host_bytes, num_cpus=num_cpus)
-    nodes = tuple(larger if each is node else each for each in facts.cluster.nodes)
-    return replace(facts, cluster=Cluster(facts.cluster.gpu_types, nodes))
-
-
-def _with_limit(rules: QueueRules, limit: Limit) -> QueueRules:
-    """``rules`` with ``limit`` in place of the one that they have; a team without a rule of its own gets one."""
-    rule = rules.queue_rule(limit.name) if limit.holder == "queue" else rules.team_rule(limit.name)
-    quota = Quota() if rule is None else rule.quota
-    if limit.gpu_type is None:
-        quota = replace(quota, max_gpus=limit.num_gpus)
-    else:
-        by_type = {**dict(quota.max_gpus_by_type), limit.gpu_type: limit.num_gpus}
-        quota = replace(quota, max_gpus_by_type=tuple(by_type.items()))
-    if limit.holder == "queue":
-        return _with_queue(rules, limit.name, quota=quota)
-    # Of two rules of one name the last counts.
-    return replace(rules, teams=(*rules.teams, TeamRule(name=limit.name, quota=quota)))
-
-
-def _with_queue(rules: QueueRules, name: str, **changes: Any) -> QueueRules:
-    queues = tuple(replace(each, **changes) if each.name == name else each for each in rules.queues)
-    return replace(rules, queues=queues)
+    return replace(facts, cluster=facts.cluster.with_node(larger))
