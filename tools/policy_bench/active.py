@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from frenzy.core.capacity.free_capacity import Need, place_in
 from frenzy.core.scheduling import SchedulingState
 from frenzy.core.scheduling.engine.job_plans import rigid_plans
 from frenzy.core.scheduling.engine.policy_settings import Policy
-from frenzy.core.scheduling.engine.room import Need, place_in
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 

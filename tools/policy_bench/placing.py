@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from frenzy.core.capacity.free_capacity import FreeCapacity, Need, place
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, Start

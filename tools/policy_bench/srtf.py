@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from frenzy.core.capacity.free_capacity import FreeCapacity, Need, place_in
 from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState, apply_actions
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place_in
 from frenzy.core.scheduling.engine.state import is_settled
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode

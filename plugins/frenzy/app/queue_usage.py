@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
-from frenzy.core.scheduling.engine.job_plans import Capacity
-from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.capacity.cluster_capacity import Capacity
+from frenzy.core.capacity.queue_use import QuotaUse, held_by_queue, rights
 from frenzy.core.values.queue_rules import QueueRules, QuotaRow, ShareRow
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts
 
@@ -54,9 +53,7 @@ def _quotas(facts: SchedulingFacts, rules: QueueRules) -> tuple[QuotaRow, ...]:
     known = [(each.name, "") for each in rules.queues] + [("", each.name) for each in rules.teams]
     jobs = [(job.queue, job.team) for job in _active(facts)]
     limits = dict.fromkeys(limit for key in (*known, *sorted(jobs)) for limit in rules.limits_of(*key))
-    held = QuotaUse(rules)
-    for job in facts.running:
-        held.add(job, job.plan.gpu_type, job.plan.num_gpus)
+    held = QuotaUse.of(rules, facts.running)
     return tuple(
         QuotaRow(
             holder=limit.holder,

@@ -1,4 +1,5 @@
 """Pure decisions over frozen values: no I/O, no clock, no framework (NumPy is allowed).
 
-Folders, each importing only earlier ones: values, models, memory, planning and scheduling, runs, lifecycle.
+Folders, each importing only earlier ones: values, models, memory and capacity, planning and scheduling, runs,
+lifecycle.
 """

@@ -16,9 +16,9 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Final
 
+from frenzy.core.capacity.cluster_capacity import Capacity
+from frenzy.core.capacity.free_capacity import FreeCapacity
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.engine.job_plans import Capacity
-from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import (

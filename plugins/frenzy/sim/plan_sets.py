@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import Final
 
 from frenzy.adapters.calibration_file import default_calibration
+from frenzy.core.capacity.free_capacity import FreeCapacity, place
 from frenzy.core.planning.marp import PlanRequest, plan_candidates
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import FreeCapacity, place
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Precision

@@ -29,8 +29,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from frenzy.adapters.spec.refusals import Location, file_text, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
+from frenzy.core.capacity.free_capacity import FreeCapacity, place
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import FreeCapacity, place
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import GpuType

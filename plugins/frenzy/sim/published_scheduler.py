@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from frenzy.core.capacity.free_capacity import FreeCapacity
 from frenzy.core.scheduling import PaperPolicy, Policy, SchedulingState
 from frenzy.core.scheduling.engine.job_plans import plan_order
-from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, Start

@@ -12,8 +12,8 @@ from tests.unit.core.has_strategies import clusters, policies, queues
 from tests.unit.core.has_world import node, running
 from tests.unit.sim.sim_world import Scripted, cluster, on_large, on_small, scenario, sim_job
 
+from frenzy.core.capacity.free_capacity import place
 from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState, schedule
-from frenzy.core.scheduling.engine.room import place
 from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.scheduling_facts import Action, Elasticity, Preempt, QueuedJob, Resize, SchedulingFacts, Start

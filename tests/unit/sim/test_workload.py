@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.sim.offered_load import offered_load
 
+from frenzy.core.capacity.free_capacity import FreeCapacity, place
 from frenzy.core.models.shape import model_shape
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import FreeCapacity, place
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import Precision

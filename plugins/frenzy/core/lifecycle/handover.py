@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.engine.job_plans import Capacity
+from frenzy.core.capacity.cluster_capacity import Capacity
+from frenzy.core.capacity.free_capacity import FreeCapacity
+from frenzy.core.capacity.queue_use import QuotaUse
 from frenzy.core.scheduling.engine.policy_settings import Policy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -76,9 +76,7 @@ def _full_nodes(start: Start, held: Held) -> set[str]:
 
 def _wait_for_quota(start: Start, wanted: Holding, holdings: Sequence[Holding], policy: Policy) -> Reason | None:
     """Of the quotas that would be exceeded the first for which a leaving job counts, and for which jobs it waits."""
-    use = QuotaUse(policy.numbers.queues)
-    for each in holdings:
-        use.add(each, each.plan.gpu_type, each.plan.num_gpus)
+    use = QuotaUse.of(policy.numbers.queues, holdings)
     for limit in use.broken(wanted, start.plan.gpu_type, start.plan.num_gpus):
         counting = [
             each.job_name

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from frenzy.core.capacity.cluster_capacity import Capacity
 from frenzy.core.runs.ledger import NextAttempt
-from frenzy.core.scheduling.engine.job_plans import Capacity
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.resource_plan import ResourcePlan

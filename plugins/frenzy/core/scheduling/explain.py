@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
+from frenzy.core.capacity.queue_use import QuotaUse
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import deadline_sentence, running_sentence
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState, end_of
 from frenzy.core.scheduling.engine.swap import refusals
@@ -191,7 +191,7 @@ class _Asked:
 
     def _why_it_stays(self, ranked: RankedPlan) -> str:
         others = [each for each in self.facts.running if each.run_key != self.job.run_key]
-        limit = QuotaUse.of(self.policy, others).exceeded(self.job, ranked.gpu_type, ranked.num_gpus)
+        limit = QuotaUse.of(self.policy.queues, others).exceeded(self.job, ranked.gpu_type, ranked.num_gpus)
         if limit is not None:
             return f"it would be over the quota of {limit.title}"
         if self.entry.is_fixed and self.job.elasticity is not None:

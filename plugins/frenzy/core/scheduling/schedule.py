@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from itertools import takewhile
 
+from frenzy.core.capacity.free_capacity import FreeCapacity
 from frenzy.core.scheduling.engine import elastic, starts
 from frenzy.core.scheduling.engine.policy_settings import Policy
-from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, elastic_facts
 from tests.unit.core.has_world import team_quotas
 
+from frenzy.core.capacity.cluster_capacity import Capacity
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.engine.job_plans import Capacity, RankedPlan
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import targets
 from frenzy.core.scheduling.engine.state import Entry, due_s, is_settled

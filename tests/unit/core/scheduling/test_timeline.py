@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, node, plan, running
 
+from frenzy.core.capacity.free_capacity import FreeOfType, Need, place
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState
 from frenzy.core.scheduling.engine.left_over import Timeline
-from frenzy.core.scheduling.engine.room import FreeOfType, Need, place
 
 NODES = [node("n1", "v100", 4), node("n2", "v100", 4)]
 

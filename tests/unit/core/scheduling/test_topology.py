@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, waiting, where
 
+from frenzy.core.capacity.free_capacity import FreeCapacity, Need, place_in
 from frenzy.core.scheduling import HasPolicy, schedule
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place_in
 from frenzy.core.values.cluster import Cluster, Node, NodeState, Placement
 from frenzy.core.values.scheduling_facts import RunningJob
 

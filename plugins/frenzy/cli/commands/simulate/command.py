@@ -225,7 +225,7 @@ def _counts(left_out: Mapping[str, int]) -> str:
 
 def _nothing_to_simulate(spec: WorkloadSpec, workload: Workload) -> SpecError:
     """Figures of no job would all be 0, and look like the best of results."""
-    from frenzy.core.scheduling.engine.job_plans import Capacity
+    from frenzy.core.capacity.cluster_capacity import Capacity
 
     ready = Capacity.of(workload.scenario.cluster).num_gpus
     gpus = ", ".join(f"{count} {name}" for name, count in ready.items() if count) or "no GPU on a ready node"

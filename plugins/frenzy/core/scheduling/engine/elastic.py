@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from frenzy.core.capacity.free_capacity import place_in
+from frenzy.core.capacity.queue_use import QuotaUse
 from frenzy.core.scheduling.engine import starts as starts_only
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Places, Sweep, asked_by
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import place_in
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import Served, may_stay, targets
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
@@ -184,7 +184,7 @@ def _why_it_stops(
         if other.place < entry.place and limits & {*rules.limits_of(other.job.queue, other.job.team)}:
             yield f"Its GPUs are needed by {_for(other, entry)}"
     others = (job for key, job in state.running.items() if key != entry.run_key)
-    limit = QuotaUse.of(state.policy, others).exceeded(entry.job, gpu_type, entry.held.num_gpus)
+    limit = QuotaUse.of(rules, others).exceeded(entry.job, gpu_type, entry.held.num_gpus)
     if limit is not None:
         yield f"{limit.may_hold}, fewer than its jobs hold"
     free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}

@@ -15,29 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from frenzy.core.scheduling.engine.job_plans import Capacity, RankedPlan
+from frenzy.core.capacity.cluster_capacity import Capacity
+from frenzy.core.capacity.queue_use import rights
+from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.scheduling.engine.state import Entry
 from frenzy.core.values.queue_rules import QueueRules
-from frenzy.core.values.scheduling_facts import RunningJob
 
 _ROUNDING: Final = 1e-9
-
-
-def rights(queues: Iterable[str], rules: QueueRules, capacity: Capacity) -> dict[str, float]:
-    """Effective GPUs that each of ``queues`` has a right to while all of them have jobs."""
-    weights = {queue: rules.weight_of(queue) for queue in sorted(set(queues))}
-    total = sum(weights.values())
-    return {queue: capacity.effective * weight / total for queue, weight in weights.items()}
-
-
-def held_by_queue(jobs: Iterable[RunningJob], capacity: Capacity) -> dict[str, float]:
-    """Effective GPUs that the jobs of each queue hold."""
-    held: dict[str, float] = {}
-    for job in jobs:
-        gpus = capacity.speed.get(job.plan.gpu_type, 0.0) * job.plan.num_gpus
-        held[job.queue] = held.get(job.queue, 0.0) + gpus
-    return held
 
 
 class Turn(NamedTuple):

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import ClassVar
 
-from frenzy.core.scheduling.engine.job_plans import Ask, Capacity, RankedPlan
+from frenzy.core.capacity.cluster_capacity import Capacity
+from frenzy.core.capacity.free_capacity import Free, FreeOfType, Need, place
+from frenzy.core.capacity.queue_use import QuotaUse
+from frenzy.core.scheduling.engine.job_plans import Ask, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, Policy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need, place
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.scheduling.engine.state import Entry
 from frenzy.core.values.cluster import Placement

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.capacity.free_capacity import Need
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 from frenzy.core.values.resource_plan import ResourcePlan

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from frenzy.core.capacity.queue_use import QuotaUse
 from frenzy.core.scheduling.engine.fair_share import Turn, Turns
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Places, Sweep
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 

@@ -12,12 +12,11 @@ from bisect import insort
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from frenzy.core.scheduling.engine.fair_share import held_by_queue
+from frenzy.core.capacity.free_capacity import FreeCapacity, Need, place
+from frenzy.core.capacity.queue_use import QuotaUse, held_by_queue
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Kept, Promise, Sweep, Timeline
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, place
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import serve
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
@@ -41,7 +40,7 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     """One sweep over the jobs that wait."""
     policy, capacity, running = state.policy.numbers, state.capacity, state.running.values()
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    quotas = QuotaUse.of(policy, running)
+    quotas = QuotaUse.of(policy.queues, running)
     line = ServiceOrder.of(entries_of(state, now_s, moves=False), now_s)
     found = StartSweep(policy, capacity, line, idle, dict(idle), quotas, state=state, room=state.room)
     serve(found, held_by_queue(running, capacity))

@@ -9,10 +9,11 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from frenzy.core.scheduling.engine.job_plans import NO_PLANS, Capacity, JobPlans, KnownPlans, RankedPlan
+from frenzy.core.capacity.cluster_capacity import Capacity
+from frenzy.core.capacity.free_capacity import FreeCapacity
+from frenzy.core.capacity.queue_use import QuotaUse
+from frenzy.core.scheduling.engine.job_plans import NO_PLANS, JobPlans, KnownPlans, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, PaperPolicy, Policy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.job import Objective
 from frenzy.core.values.scheduling_facts import (

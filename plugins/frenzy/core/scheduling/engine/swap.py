@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from frenzy.core.capacity.free_capacity import place_in
+from frenzy.core.capacity.queue_use import QuotaUse
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import place_in
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import Action, Resize, RunningJob, Start
@@ -89,7 +89,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         state, job = self.state, self.entry.job
-        self._quotas = QuotaUse.of(self.policy, state.running.values())
+        self._quotas = QuotaUse.of(self.policy.queues, state.running.values())
         before = [each for each in state.startable if each.job.priority > job.priority]
         self._wanted = {each.gpu_type for entry in before for each in state.possible(entry, self._quotas)}
         possible = state.possible(self.entry, self._quotas)

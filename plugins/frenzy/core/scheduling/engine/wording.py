@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.capacity.free_capacity import Need
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.units import format_bytes
 

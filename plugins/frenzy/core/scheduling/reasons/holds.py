@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
+from frenzy.core.capacity.free_capacity import FreeOfType, Need, place, place_in
+from frenzy.core.capacity.queue_use import held_by_queue, rights
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.left_over import Kept, Missed, Promise, Sweep
 from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy
-from frenzy.core.scheduling.engine.room import FreeOfType, Need, place, place_in
 from frenzy.core.scheduling.engine.service_order import lost_sentence
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, any_of, asked, host_needs, in_all, listed

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from frenzy.core.capacity.free_capacity import Free, FreeCapacity, FreeOfType, Need, usable_gpus
+from frenzy.core.capacity.queue_use import QuotaUse
 from frenzy.core.scheduling.engine import elastic
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import Policy, with_queues
-from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import Free, FreeCapacity, FreeOfType, Need, usable_gpus
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.scheduling.engine.wording import host_needs
 from frenzy.core.values.cluster import Cluster, Node
@@ -117,7 +117,8 @@ class Trials:
 
     def _quotas(self, job: QueuedJob) -> Iterator[str]:
         """The least quota that alone would start ``job``, for each that it is under. Raises Untold."""
-        rules, held = self.policy.numbers.queues, QuotaUse.of(self.policy, self.facts.running).held
+        rules = self.policy.numbers.queues
+        held = QuotaUse.of(rules, self.facts.running).held
         for limit in rules.limits_of(job.queue, job.team):
             # With more than all could take that are under it, it limits nobody.
             under = [each for each in self.facts.queued if limit in rules.limits_of(each.queue, each.team)]

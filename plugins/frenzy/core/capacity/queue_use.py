@@ -1,4 +1,4 @@
-"""Quotas in a decision: GPUs held against each limit, and what a job may still take."""
+"""What jobs hold of quotas and of shares, and what they may still take."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from frenzy.core.scheduling.engine.policy_settings import Policy
+from frenzy.core.capacity.cluster_capacity import Capacity
 from frenzy.core.values.queue_rules import Limit, QueueRules
-from frenzy.core.values.scheduling_facts import RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
 
 
 class Job(Protocol):
@@ -21,6 +21,13 @@ class Job(Protocol):
     def team(self) -> str: ...
 
 
+class Holder(Job, Protocol):
+    """A job that holds GPUs."""
+
+    @property
+    def plan(self) -> ResourcePlan: ...
+
+
 @dataclass(slots=True)
 class QuotaUse:
     """GPUs held against the limits of ``rules``."""
@@ -30,10 +37,10 @@ class QuotaUse:
     _limits: dict[tuple[str, str], tuple[Limit, ...]] = field(default_factory=dict)
 
     @staticmethod
-    def of(policy: Policy, running: Iterable[RunningJob]) -> QuotaUse:
-        """What ``running`` hold."""
-        use = QuotaUse(policy.numbers.queues)
-        for job in running if use.rules else ():
+    def of(rules: QueueRules, holders: Iterable[Holder]) -> QuotaUse:
+        """What ``holders`` hold."""
+        use = QuotaUse(rules)
+        for job in holders if rules else ():
             use.add(job, job.plan.gpu_type, job.plan.num_gpus)
         return use
 
@@ -76,3 +83,19 @@ class QuotaUse:
         if found is None:
             found = self._limits[key] = self.rules.limits_of(*key)
         return found
+
+
+def rights(queues: Iterable[str], rules: QueueRules, capacity: Capacity) -> dict[str, float]:
+    """Effective GPUs that each of ``queues`` has a right to while all of them have jobs."""
+    weights = {queue: rules.weight_of(queue) for queue in sorted(set(queues))}
+    total = sum(weights.values())
+    return {queue: capacity.effective * weight / total for queue, weight in weights.items()}
+
+
+def held_by_queue(jobs: Iterable[Holder], capacity: Capacity) -> dict[str, float]:
+    """Effective GPUs that the jobs of each queue hold."""
+    held: dict[str, float] = {}
+    for job in jobs:
+        gpus = capacity.speed.get(job.plan.gpu_type, 0.0) * job.plan.num_gpus
+        held[job.queue] = held.get(job.queue, 0.0) + gpus
+    return held
