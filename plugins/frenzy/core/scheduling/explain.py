@@ -122,7 +122,7 @@ def _who_stays(decision: Decision, entry: Entry) -> Iterator[str]:
     """Of a job under memory pressure: why those that hold larger GPUs do not move for it."""
     policy = decision.policy
     if entry.job.memory_constrained and isinstance(policy, HasPolicy):
-        for job, refusal in refusals(as_state(decision.facts, policy), entry, decision.now_s, policy):
+        for job, refusal in refusals(as_state(decision.facts, policy), entry, decision.now_s):
             yield f"{job.job_name} keeps {_nodes(job.placement)}: {refusal}."
 
 

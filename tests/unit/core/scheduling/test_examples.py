@@ -378,9 +378,9 @@ class TestExplain:
         found = explain(snapshot, "last", 0.0, HAS)
         assert found.lines == (
             "It is number 2 in the queue.",
-            "2xv100-z2-mb1 needs 2 v100; 1 is idle.",
+            "2xv100-z2-mb1 needs 2 v100; idle: 1 of 3 v100.",
             "v100 is held by job-r (2 GPUs, for about 10 min more).",
-            "With 3 more idle v100 it would start now.",
+            "With 3 more v100 free (other jobs take some of them first) it would start now.",
         )
         assert found.reason == hold_of(snapshot, "last").reason
         remedy = found.reason.remedy or ""

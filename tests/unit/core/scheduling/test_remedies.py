@@ -44,7 +44,7 @@ with_rules = st.sampled_from(
         HAS,
     )
 )
-MORE_GPUS = re.compile(r"(?:^| or |With )(\d+) more (?:idle )?(\S+) (?:free|in the|it would)")
+MORE_GPUS = re.compile(r"(?:^| or |With )(\d+) more (\S+) (?:free|in the)")
 PRIORITY = re.compile(r"a priority above (-?\d+)")
 QUOTA = re.compile(r"a quota of (\d+) GPUs? for team (\w+)")
 HOST = re.compile(r"([\d.]+) (GiB|MiB) of host memory more free on (\S+)")
@@ -160,7 +160,8 @@ def test_reason_options_and_counterfactuals_of_one_job_agree() -> None:
     told = explain(kept_idle(), "small", NOW_S, HAS)
     options = [each for each in told.lines if each.startswith("2xg")]
     assert options == ["2xg-z2-mb1 would fit what was left at its turn, were it not kept for job-urgent."]
-    assert next(each for each in told.lines if each.startswith("With ")) == "With 4 more idle g it would start now."
+    change = next(each for each in told.lines if each.startswith("With "))
+    assert change == "With 4 more g free (other jobs take some of them first) it would start now."
 
 
 def test_a_job_that_lacks_gpus_is_told_what_was_left_at_its_turn_and_who_holds_the_rest() -> None:

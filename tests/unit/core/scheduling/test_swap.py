@@ -292,7 +292,7 @@ def test_whoever_moves_has_a_place_and_none_is_moved_for_one_of_lower_priority(
     there: SchedulingFacts, policy: HasPolicy
 ) -> None:
     state = SchedulingState.of(there, policy)
-    actions, after = served_first(state, NOW_S, policy)
+    actions, after = served_first(state, NOW_S)
     nodes = there.cluster.nodes_by_name
     assert all(count <= nodes[name].num_gpus for name, count in held_on(after.facts).items())
     waiting_jobs = {job.run_key: job for job in there.queued}

@@ -36,7 +36,7 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sw
     policy, swaps = state.policy, tuple[Action, ...]()
     active = chain(state.running.values(), (each.job for each in state.waiting))
     if isinstance(policy, HasPolicy) and any(job.elasticity is not None for job in active):
-        swaps, state = served_first(state, now_s, policy)
+        swaps, state = served_first(state, now_s)
         line = ServiceOrder.of(entries_of(state, now_s), now_s)
         places: Places = {}
         for _ in range(_MAX_SWEEPS):

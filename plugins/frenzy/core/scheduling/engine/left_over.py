@@ -194,15 +194,13 @@ class Sweep:
         return False
 
     def keep_for(self, entry: Entry, _price: float) -> None:
-        """Reserve for a waiting ``entry`` that found no place, if none behind may take what it waits for."""
-        if self.line.must_not_be_overtaken(entry):
-            self.reserve(entry)
+        """Keep GPUs from all behind a waiting ``entry`` that found no place, if none may overtake it.
 
-    def reserve(self, entry: Entry) -> None:
-        """Keep what is left of the GPU type on which ``entry`` lacks fewest from all behind it, once for each type.
-
-        All of the type, where GPUs have to lie together on a node.
+        Those left of the type on which it lacks fewest, once for each type; all of the type, where GPUs have to lie
+        together on a node.
         """
+        if not self.line.must_not_be_overtaken(entry):
+            return
         possible: list[RankedPlan] = []
         for ranked in self.possible_of(entry):
             if ranked.gpu_type in self.reserved:
@@ -226,10 +224,8 @@ class Sweep:
         """Whether nothing of ``ask`` fits into what is left."""
         if self.head is not None or ask in self._full:
             return True
-        left = self.left
-        for gpu_type, num_gpus in ask.fewest_gpus:
-            if num_gpus <= left.get(gpu_type, 0):
-                return False
+        if any(num_gpus <= self.left.get(gpu_type, 0) for gpu_type, num_gpus in ask.fewest_gpus):
+            return False
         self._full.add(ask)
         return True
 

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from frenzy.core.capacity.free_capacity import place_in
 from frenzy.core.capacity.queue_use import QuotaUse
 from frenzy.core.scheduling.engine.job_plans import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.state import Entry, SchedulingState
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import Action, Resize, RunningJob, Start
@@ -46,20 +44,18 @@ Swap = tuple[float, tuple[Action, ...]]
 """Seconds that both jobs lose, and what is done: one goes elsewhere, so that the other can start."""
 
 
-def served_first(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
+def served_first(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:
     """What is done for the jobs under memory pressure before all else, and ``state`` once it is done."""
     actions: tuple[Action, ...] = ()
-    for entry in [each for each in state.waiting if each.job.memory_constrained and each.run_key not in state.running]:
-        found = _Search(state, entry, now_s, policy).best()
+    for entry in [each for each in state.startable if each.job.memory_constrained]:
+        found = _Search(state, entry, now_s).best()
         actions, state = (*actions, *found), state.after(found, now_s)
     return actions, state
 
 
-def refusals(
-    state: SchedulingState, entry: Entry, now_s: float, policy: HasPolicy
-) -> Iterator[tuple[RunningJob, Refusal]]:
+def refusals(state: SchedulingState, entry: Entry, now_s: float) -> Iterator[tuple[RunningJob, Refusal]]:
     """The jobs that hold what ``entry`` could use, each with why it does not move; none once one does."""
-    search = _Search(state, entry, now_s, policy)
+    search = _Search(state, entry, now_s)
     if search.best():
         return
     told: set[str] = set()
@@ -71,29 +67,18 @@ def refusals(
                 yield state.running[holder.run_key], verdict if isinstance(verdict, Refusal) else Refusal.LOSES_MORE
 
 
-@dataclass(slots=True)
 class _Search:
-    """The search for one job's place.
+    """The search for one job's place among ``plans``, what it may have."""
 
-    plans: what it may have. _wanted: GPU types that jobs of higher priority wait for, and it leaves alone.
-    """
-
-    state: SchedulingState
-    entry: Entry
-    now_s: float
-    policy: HasPolicy
-    plans: list[RankedPlan] = field(init=False)
-    _wanted: set[str] = field(init=False)
-    _quotas: QuotaUse = field(init=False)
-    _holders: dict[str, list[Entry]] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        state, job = self.state, self.entry.job
-        self._quotas = QuotaUse.of(self.policy.queues, state.running.values())
-        before = [each for each in state.startable if each.job.priority > job.priority]
-        self._wanted = {each.gpu_type for entry in before for each in state.possible(entry, self._quotas)}
-        possible = state.possible(self.entry, self._quotas)
+    def __init__(self, state: SchedulingState, entry: Entry, now_s: float) -> None:
+        self.state, self.entry, self.now_s = state, entry, now_s
+        self._quotas = QuotaUse.of(state.policy.numbers.queues, state.running.values())
+        before = [each for each in state.startable if each.job.priority > entry.job.priority]
+        # What jobs of higher priority wait for is left alone.
+        self._wanted = {each.gpu_type for other in before for each in state.possible(other, self._quotas)}
+        possible = state.possible(entry, self._quotas)
         self.plans = [ranked for ranked in possible if ranked.gpu_type not in self._wanted]
+        self._holders: dict[str, list[Entry]] = {}
 
     def best(self) -> tuple[Action, ...]:
         """The first plan that finds idle GPUs; else the swap by which both jobs lose least time; nothing if none."""

@@ -116,12 +116,7 @@ class Judge:
             return f"{name} could start now; the job waits for a better plan."
         if kept is not None:
             return f"{name} would fit what was left at its turn, were it not kept for {kept.entry.job.job_name}."
-        found = self._found(missed, [need]) if self._sweep.moves else self._idle(need.gpu_type)
-        return f"{name} needs {asked(need)}; {found}."
-
-    def _idle(self, gpu_type: str) -> str:
-        idle = self._state.room.idle_gpus(gpu_type)
-        return f"{idle} {are(idle)} idle"
+        return f"{name} needs {asked(need)}; {self._found(missed, [need])}."
 
     def _judge(self, entry: Entry, missed: Missed) -> Reason:
         state = self._state
