@@ -27,11 +27,11 @@ Places = Mapping[tuple[str, object], int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """GPUs that no job behind ``entry`` may take; where nobody moves, unless it is done by ``start_s``."""
+    """GPUs that no job behind ``entry`` may take, unless it is done by ``start_s``; infinite where nobody knows."""
 
     entry: Entry
     num_gpus: int
-    start_s: float | None = None
+    start_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

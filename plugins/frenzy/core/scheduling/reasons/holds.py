@@ -195,8 +195,8 @@ class Judge:
                 "which is due or matters more."
             )
         else:
-            known = kept.start_s is not None and kept.start_s < math.inf
-            when = f" and expected to start in {about((kept.start_s or 0.0) - self._decision.now_s)}" if known else ""
+            known, wait_s = kept.start_s < math.inf, kept.start_s - self._decision.now_s
+            when = f" and expected to start in {about(wait_s)}" if known else ""
             idle = self._state.room.idle_gpus(need.gpu_type)
             detail = f"{idle} {need.gpu_type} {are(idle)} idle, but {name} is first in line for them{when}."
         return Reason(code=ReasonCode.WAITING_BEHIND_HEAD, detail=detail, remedy=f"{name} started or cancelled")
