@@ -58,7 +58,10 @@ def test_the_room_grows_as_if_the_jobs_ended_one_after_the_other(
         if place(state.room.by_type["v100"], need) is not None:
             continue
         time_s, names, room = fitting[0]
-        assert timeline.earliest(need) == (time_s, names, room, place(room, need))
+        placement = place(room, need)
+        assert placement is not None
+        left = {each.node: room.free[each.node].plus(need.on_node(each.num_gpus), -1) for each in placement.allocations}
+        assert timeline.earliest(need) == (time_s, names, left)
         assert timeline.soonest(num_gpus) == next(at_s for at_s, _, room in walked if room.idle_gpus >= num_gpus)
 
 

@@ -96,18 +96,20 @@ class Timeline:
         at = bisect_left(self._at_most, num_gpus)
         return self._times[at] if at < len(self._times) else math.inf
 
-    def earliest(self, need: Need) -> tuple[float, tuple[str, ...], FreeOfType, Placement] | None:
-        """The first expected end by which ``need`` fits, whose it is, the room then, and where; fitting is monotone."""
+    def earliest(self, need: Need) -> tuple[float, tuple[str, ...], dict[str, Free]] | None:
+        """The first expected end by which ``need`` fits, for fitting is monotone; whose end it is, by name; and what is
+        left then on each node of its place.
+        """
         first, last = bisect_left(self._at_most, need.num_gpus), len(self._times) - 1
         if first > last:
             return None
         fits = bisect_left(range(first, last), True, key=lambda at: place(self._room(at), need) is not None)
-        at = first + fits
-        room = self._room(at)
+        room, jobs = self._room(first + fits), self._jobs[first + fits]
         placement = place(room, need)
         if placement is None:
             return None
-        return self._times[at], tuple(sorted(job.job_name for job in self._jobs[at])), room, placement
+        left = {each.node: room.free[each.node].plus(need.on_node(each.num_gpus), -1) for each in placement.allocations}
+        return self._times[first + fits], tuple(sorted(job.job_name for job in jobs)), left
 
     def _room(self, at: int) -> FreeOfType:
         changed: dict[str, Free] = {}

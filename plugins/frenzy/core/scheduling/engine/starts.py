@@ -189,12 +189,7 @@ class StartSweep(Sweep):
         if ranked.gpu_type in self.promises:
             return Promise(entry, ranked, self._soonest_s(ranked), instead_of)
         found = self._timeline(ranked).earliest(ranked.need)
-        if found is None:
-            return None
-        start_s, after, room, placement = found
-        nodes = placement.allocations
-        at_start = {each.node: room.free[each.node].plus(ranked.need.on_node(each.num_gpus), -1) for each in nodes}
-        return Promise(entry, ranked, start_s, instead_of, after, at_start)
+        return None if found is None else Promise(entry, ranked, found[0], instead_of, *found[1:])
 
     def _key(self, entry: Entry, ranked: RankedPlan, start_s: float, price: float) -> Key:
         """What ``ranked`` from ``start_s`` on is worth, least is best: late for its deadline, what it goes by, time."""
