@@ -4,8 +4,8 @@ A block of which a smaller tensor took a piece is lost for the largest tensors o
 When the card is full the allocator gives back what is whole; what is not stays lost. How much that is was played with
 the tensors of traced steps (``python -m tools.accuracy.holes``): where lengths vary, up to 1.2 of the largest tensor
 if attention holds no scores; up to 2.3 if it does, be lengths equal or not: a step has scores and logits in turn, and
-neither's blocks serve the other. Segments that grow (``expandable_segments``) leave no holes. Nothing is counted for
-equal lengths without scores, nor without logits and scores.
+neither's blocks serve the other. A step that holds neither loses up to 4.4 of the widest tensor between two maps of a
+layer. Segments that grow (``expandable_segments``) leave no holes. Nothing is counted for equal lengths without scores.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from frenzy.core.memory.activation_coefficients import Attention, Loss
 from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
 from frenzy.core.models.parameters import ModelShape
 
-# Logits and scores are largest in fp32, whatever the model computes in.
+# Logits and scores are largest in fp32, whatever the model computes in; what is between two maps is in 16 bits.
 _FP32_BYTES: Final = 4
+_HALF_BYTES: Final = 2
 # Of the largest tensor: the next half above what plays lost.
 _LOST: Final = 1.5
 _LOST_BESIDE_SCORES: Final = 2.5
+_LOST_WITHOUT_BOTH: Final = 4.5
 
 
 def leaves_holes(*, segments_grow: bool, lengths_vary: bool, has_scores: bool) -> bool:
@@ -43,6 +45,8 @@ def hole_bytes(workload: Workload, grid: PlanGrid) -> Array:
 
 def lost_bytes(shape: ModelShape, length: int, *, has_logits: bool, has_scores: bool) -> int:
     """What may be lost for each sequence of a micro-batch."""
+    if not (has_logits or has_scores):
+        return round(_LOST_WITHOUT_BOTH * _HALF_BYTES * shape.intermediate_size * length)
     elements = largest_elements(shape, length, has_logits=has_logits, has_scores=has_scores)
     return round((_LOST_BESIDE_SCORES if has_scores else _LOST) * _FP32_BYTES * elements)
 

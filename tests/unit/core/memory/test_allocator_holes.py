@@ -60,8 +60,11 @@ def test_scores_count_where_they_are_larger_than_logits() -> None:
     assert lost(eager) == 5 * 4 * HEADS * eager.sequence_length**2 * MICRO_BATCH // 2
 
 
-def test_a_loss_in_chunks_leaves_no_holes_of_logits() -> None:
-    assert lost(replace(workload(), loss=Loss.FUSED)) == 0
+def test_a_loss_in_chunks_leaves_holes_of_what_is_between_two_maps_of_a_layer_where_lengths_vary() -> None:
+    in_chunks = replace(workload(), loss=Loss.FUSED)
+
+    assert lost(in_chunks) == 9 * SHAPE.intermediate_size * LENGTH * MICRO_BATCH
+    assert lost(replace(in_chunks, lengths_vary=False)) == 0
 
 
 @pytest.mark.parametrize(("attention", "halves"), [(Attention.SDPA, 0), (Attention.EAGER, 5)])
