@@ -66,6 +66,7 @@ CASES: Final[Mapping[str, Case]] = {
     "llama-1b-fused": Case(model="Llama-3.2-1B", zero_stage=2, length=8192, fused_loss=True),
     "qwen-1.5b-fused": Case(model="Qwen2.5-1.5B", zero_stage=3, length=16384, batch=4, fused_loss=True),
     "llama-1b-fused-z3": Case(model="Llama-3.2-1B", zero_stage=3, length=16384, batch=2, fused_loss=True),
+    "qwen-3b-fused": Case(model="Qwen2.5-3B", zero_stage=2, length=16384, fused_loss=True),
     "qwen-1.5b-eager-lora": Case(model="Qwen2.5-1.5B", zero_stage=2, length=8192, attention="eager", lora=_LORA),
 }
 
