@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.fake_hub import FakeHub, serving
+from tests.forked_python import printed
 
-import frenzy
 from frenzy.adapters.model_config import resolve_model
 from frenzy.airflow.tasks.profile import registration
 from frenzy.app.register import record_of
@@ -63,16 +61,7 @@ def config(**changed: Any) -> bytes:
 def fetched(*asked: ModelSpec, **environment: str) -> list[dict[str, str]]:
     """What a node makes of each model, in a process of its own; none of them has a tokenizer."""
     lines = "".join(f"{json.dumps({**asdict(each), 'tokenizer': 'byte'})}\n" for each in asked)
-    return [json.loads(line) for line in said(FETCHES, lines, **environment).splitlines()]
-
-
-def said(program: str, given: str, **environment: str) -> str:
-    """What ``program`` prints; the hub's client reads its environment but once."""
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    environment |= {"PYTHONPATH": str(Path(frenzy.__file__).parents[1])}
-    return subprocess.run(
-        command, input=given, env={**os.environ, **environment}, capture_output=True, text=True, check=True
-    ).stdout
+    return [json.loads(line) for line in printed(FETCHES, lines, os.environ | environment).splitlines()]
 
 
 def test_a_branch_becomes_the_commit_that_it_names_now(hub: FakeHub) -> None:
@@ -155,7 +144,7 @@ def test_a_hub_that_goes_away_between_two_files_is_tried_again(hub: FakeHub, las
 
 def test_bytes_are_told_of_while_a_file_comes(hub: FakeHub) -> None:
     commit = hub.push("acme/tiny", {"model.safetensors": bytes(25 * 1024**2)})
-    told = json.loads(said(TELLS, commit))
+    told = json.loads(printed(TELLS, commit, os.environ))
     assert (len(told) > 1, sum(told)) == (True, 25 * 1024**2)
 
 
