@@ -34,6 +34,12 @@ def mortal(elastic_walker: Walker) -> Walker:
     return elastic_walker
 
 
+@pytest.fixture(scope="module")
+def unmoved(mortal: Walker) -> Run:
+    """A run that trains through the first of these deaths."""
+    return mortal.start("unmoved", training=long_training(50_000), elastic="off")
+
+
 def pids_of(walker: Walker, view: RunView) -> set[int]:
     return {each.pid for each in walker.workers_of(view.run.run_key)}
 
@@ -49,20 +55,18 @@ def healthy_page(url: str) -> dict[str, Any] | None:
     return page.json() if page.status_code == HTTPStatus.OK else None
 
 
-def goes_on(walker: Walker, run: Run, workers: set[int]) -> None:
-    """The same workers go on in the same attempt, and Airflow sees it; then the run is cancelled."""
+def goes_on(walker: Walker, run: Run, workers: set[int]) -> RunView:
+    """The same workers go on in the same attempt, and Airflow sees it."""
     view = walker.view(*run)
     assert view is not None
     view = walker.wait_for_step(*run, view.attempts[0].last_step + 5)
     assert len(view.attempts) == 1
     assert workers <= pids_of(walker, view)
-    walker.cancel(*run)
-    walker.no_workers_of(view.run.run_key, 60)
+    return view
 
 
-def test_components_that_are_killed_come_back_and_the_trainings_never_notice(mortal: Walker) -> None:
-    run = mortal.start("unmoved", training=long_training(), elastic="off")
-    workers = pids_of(mortal, mortal.wait_for_step(*run, 2))
+def test_components_that_are_killed_come_back_and_the_trainings_never_notice(mortal: Walker, unmoved: Run) -> None:
+    workers = pids_of(mortal, mortal.wait_for_step(*unmoved, 2))
     before = {name: status_of(mortal, name)[0] for name in COMPONENTS}
     for name in COMPONENTS:
         pid = before[name]
@@ -76,12 +80,13 @@ def test_components_that_are_killed_come_back_and_the_trainings_never_notice(mor
     url = mortal.stack.supervisor_state()["health_url"]
     page = mortal.eventually("all are healthy", lambda: healthy_page(url))
     assert page["components"]["triggerer"]["restarts"] == 1
-    goes_on(mortal, run, workers)
+    goes_on(mortal, unmoved, workers)
 
 
-def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_died(mortal: Walker) -> None:
-    living = mortal.start("living", training=long_training(), elastic="off")
-    survivors = pids_of(mortal, mortal.wait_for_step(*living, 2))
+def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_died(
+    mortal: Walker, unmoved: Run
+) -> None:
+    survivors = pids_of(mortal, mortal.wait_for_step(*unmoved, 2))
     # Only now, so that it has to outlast nothing but the wait for its own steps.
     dying = mortal.start("dying", training={"max_steps": 200}, elastic="off")
     mortal.wait_for_step(*dying, 12)  # beyond its second checkpoint
@@ -92,7 +97,9 @@ def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_d
     mortal.stack.start()
 
     assert mortal.stack.is_supervised()
-    goes_on(mortal, living, survivors)
+    view = goes_on(mortal, unmoved, survivors)
+    mortal.cancel(*unmoved)
+    mortal.no_workers_of(view.run.run_key, 60)
     died = mortal.succeed(*dying)
     first, second = died.attempts
     assert first.outcome is not None
