@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -23,7 +24,7 @@ from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.sources import SourceRules
 from frenzy.trainer import files
-from frenzy.trainer.evaluate import NO_ROOM, EvaluationRequest
+from frenzy.trainer.evaluate import NO_ROOM, EvaluationRequest, main
 
 ROWS = [f"{number}. {SENTENCES[number % len(SENTENCES)]}" for number in range(200)]
 
@@ -54,7 +55,11 @@ def test_the_same_rows_train_the_same_from_jsonl_and_parquet(server: LaunchServe
 
 
 def test_trained_tokenizer_is_kept_for_later_attempts_and_the_evaluation(
-    server: LaunchServer, text: str, tmp_path: Path
+    server: LaunchServer,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = {"config": {**GPT2, "vocab_size": 300}, "tokenizer": "train", "tokenizer_vocab_size": 300}
     case = Case(run_dir=str(tmp_path), data=text, model_section=model, num_steps=2)
@@ -85,22 +90,22 @@ def test_trained_tokenizer_is_kept_for_later_attempts_and_the_evaluation(
     assert 1.0 < evaluation["perplexity"] < 300.0
     assert evaluation["sample"]
     (tmp_path / "data").rename(tmp_path / "elsewhere")
-    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, input=request, text=True)
-    assert refused.returncode == ExitCode.BAD_CONFIG_OR_DATA
-    assert "prepared data are gone" in refused.stderr
+    monkeypatch.setattr(sys, "stdin", io.StringIO(request))
+    assert main() == ExitCode.BAD_CONFIG_OR_DATA
+    assert "prepared data are gone" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
     (tmp_path / "elsewhere").rename(tmp_path / "data")
     _make_huge(Path(RunPaths(case.run_dir).model_dir))
-    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, input=request, text=True)
-    assert refused.returncode == NO_ROOM
-    assert "4096 TiB of host memory in fp32" in refused.stderr.splitlines()[-1]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(request))
+    assert main() == NO_ROOM
+    assert "4096 TiB of host memory in fp32" in capsys.readouterr().err.splitlines()[-1]
     secret = tmp_path.parent / f"{tmp_path.name}.secret"
     secret.write_text("{}")
     (tmp_path / "model/tokenizer.json").unlink()
     (tmp_path / "model/tokenizer.json").symlink_to(secret)
-    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, input=request, text=True)
-    assert refused.returncode == ExitCode.BAD_CONFIG_OR_DATA
-    assert "holds plain files only" in refused.stderr
+    monkeypatch.setattr(sys, "stdin", io.StringIO(request))
+    assert main() == ExitCode.BAD_CONFIG_OR_DATA
+    assert "holds plain files only" in capsys.readouterr().err
 
 
 def _make_huge(model_dir: Path) -> None:

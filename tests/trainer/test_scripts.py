@@ -41,7 +41,7 @@ def inline(code: str, run_dir: Path, **of_case: Any) -> Case:
     return Case(run_dir=str(run_dir), data="", job=script([sys.executable, "-c", code]), zero_stage=1, **of_case)
 
 
-@pytest.mark.parametrize("name", ["torchrun_ddp.py", "hf_trainer.py"])
+@pytest.mark.parametrize("name", ["torchrun_ddp.py", pytest.param("hf_trainer.py", marks=pytest.mark.thorough)])
 def test_a_recipe_is_trained_watched_and_leaves_its_model(
     server: LaunchServer, text: str, tmp_path: Path, name: str
 ) -> None:
