@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.embedded_stack import Stack
-from tests.scenarios.moves import budget_untouched, overlap_s
+from tests.scenarios.moves import LOOK_EVERY_S, budget_untouched, overlap_s
 
 from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.cli.commands.server import Api
@@ -41,7 +41,7 @@ class Story:
 
 def play(api: Api, specs: Sequence[SpecFile], say: Say) -> Story:
     """Hand in the steady, the long and the short job, and follow them to their ends."""
-    ending = play_scene(api, "elastic", specs, say)
+    ending = play_scene(api, "elastic", specs, say, poll_s=LOOK_EVERY_S)
     steady, long, short = ending.views
     return Story(steady=steady, long=long, short=short, num_held_gpus=ending.num_held_gpus)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from frenzy.cli.demo_checks import Check
 from frenzy.core.runs.ledger import Attempt
 from frenzy.core.runs.protocol import RunView
+
+# Each look asks the server for the story of every job, and takes from the cores that they train on.
+LOOK_EVERY_S: Final = 2.0
 
 
 def overlap_s(one: Attempt, other: Attempt) -> float:

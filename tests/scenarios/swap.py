@@ -18,7 +18,7 @@ from typing import Final
 from tests.embedded_stack import Stack
 from tests.scenarios.checks import loss_equals_control
 from tests.scenarios.control import ControlRun
-from tests.scenarios.moves import budget_untouched, overlap_s
+from tests.scenarios.moves import LOOK_EVERY_S, budget_untouched, overlap_s
 
 from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.api import endpoints
@@ -73,7 +73,7 @@ def play(api: Api, specs: Sequence[SpecFile], say: Say, folder: Path, environ: M
         _start_controls(stage, started, controls, say)
 
     try:
-        ending = play_scene(api, "swap", specs, say, meanwhile)
+        ending = play_scene(api, "swap", specs, say, meanwhile, poll_s=LOOK_EVERY_S)
         roomy, growing = (
             _watched(api, view, control, say) for view, control in zip(ending.views, controls, strict=True)
         )
