@@ -56,8 +56,8 @@ SERIES: Final = (
     Series(label="srtf, wrong estimates", policy="srtf", sigma=SIGMA),
     Series(label="gavel-lp", policy="gavel-lp"),
     Series(label="backfill", policy="backfill"),
-    Series(label=PAPER, policy="frenzy-paper", offload=False),
-    Series(label=PAPER_ALL, policy="frenzy-paper"),
+    Series(label=PAPER, policy="frenzy-paper-published", offload=False),
+    Series(label=PAPER_ALL, policy="frenzy-paper-published"),
     Series(label="fifo", policy="fifo"),
 )
 _SLOW: Final = (SIA_RIGID, SIA, SIA_WORK)

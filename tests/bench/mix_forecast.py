@@ -174,7 +174,7 @@ def forecast(jobs: Sequence[MixJob], policy: str, cluster: Path, known: Mapping[
         jobs=tuple(SimJob(job=_queued(job, known[job.name]), work=1.0) for job in jobs),
         start_s=min(each.queued_s for each in known.values()),
     )
-    result = simulate(scenario, scheduler_named(_SIMULATED_AS.get(policy, policy)))
+    result = simulate(scenario, scheduler_named(policy))
     came_s = {name: each.triggered_s for name, each in known.items()}
     ends = {job.run_key: job.end_s for job in result.jobs if job.end_s is not None}
     starts = {job.run_key: job.first_start_s for job in result.jobs if job.first_start_s is not None}
@@ -184,10 +184,6 @@ def forecast(jobs: Sequence[MixJob], policy: str, cluster: Path, known: Mapping[
         makespan_s=max(ends.values()) - min(came_s.values()),
         moves=fmean(job.num_restarts for job in result.jobs),
     )
-
-
-# The product starts no job on two types of GPUs, which the published algorithm may do.
-_SIMULATED_AS = {"frenzy-paper": "frenzy-paper-launchable"}
 
 
 def _queued(job: MixJob, known: Known) -> QueuedJob:

@@ -2,7 +2,7 @@
 
 Least squares of the logarithm of predicted over measured step time, with weights that fall for rows
 far off (soft absolute value), so that a run with a broken network does not move the values.
-Prints the values that ``frenzy.core.values.utilisation`` holds; a test refits and compares.
+Prints the values that ``frenzy.core.values.utilisation`` and ``software`` hold; a test refits and compares.
 """
 
 from __future__ import annotations

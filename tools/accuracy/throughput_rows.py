@@ -22,9 +22,10 @@ from frenzy.core.planning.throughput import Link, StepWork
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import LoraSpec, Precision
-from frenzy.core.values.utilisation import DEEPSPEED, FSDP, FUSED, NANOTRON, TRAINER, TRANSFORMERS, Software
+from frenzy.core.values.utilisation import TRAINER, Software
 from frenzy.evaluation.read_fms import Framework
 from frenzy.evaluation.settings_of_runs import published_name, shape_of
+from tools.accuracy.software import DEEPSPEED, FSDP, FUSED, NANOTRON, TRANSFORMERS
 
 Row = Mapping[str, str]
 

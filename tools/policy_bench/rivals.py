@@ -8,6 +8,7 @@ from typing import Final
 
 from frenzy.sim import registry
 from frenzy.sim.schedulers import Scheduler
+from tools.policy_bench.published import PublishedScheduler
 
 
 def scheduler_named(name: str) -> Scheduler:
@@ -40,6 +41,7 @@ def _srtf() -> Scheduler:
 
 RIVALS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
     {
+        "frenzy-paper-published": PublishedScheduler,
         "gavel-lp": _gavel,
         "sia-ilp": _sia,
         "sia-ilp-work": lambda: _sia(work_power=0.5),

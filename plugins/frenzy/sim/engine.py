@@ -32,7 +32,6 @@ from frenzy.core.values.scheduling_facts import (
     SchedulingFacts,
     Start,
 )
-from frenzy.sim.mixed import plan_as_placed
 from frenzy.sim.results import SimResult
 from frenzy.sim.scenario_jobs import Scenario
 from frenzy.sim.schedulers import Scheduler
@@ -251,9 +250,7 @@ class _Engine:
                     raise SimulationError(f"{action.run_key} does not wait")
                 entering.append((self._waiting.pop(action.run_key), action))
         if entering:
-            started = [
-                self._enter(job, self._plan_as_placed(job, action), action.placement, now_s) for job, action in entering
-            ]
+            started = [self._enter(job, action.plan, action.placement, now_s) for job, action in entering]
             for job in started:
                 self._running[job.run_key] = job
                 self._room = self._room.hold(self._policy.need(job.plan), job.placement)
@@ -302,9 +299,6 @@ class _Engine:
         What a move is worth to a job that is left alone changes with how long it has been.
         """
         self._push(now_s + max(_LEAST_LOOK_S, job.ran_s(now_s)), _Kind.MOVABLE, job.run_key, attempt)
-
-    def _plan_as_placed(self, job: QueuedJob, action: Start | Resize) -> ResourcePlan:
-        return plan_as_placed(action.plan, job.plans, self._room.types_of(action.placement))
 
     def _check_room(self, job: RunningJob) -> None:
         room = self._room

@@ -1,8 +1,6 @@
-"""Everything that can be simulated, by name: the product's policies, and what was added to them.
+"""The product's policies as they are simulated, by name, and what was added to them.
 
-Starts are not forecast, since nobody reads them. ``frenzy-paper`` is the published algorithm, which may mix
-GPU types in a job; the product's policy of that name keeps to what can be launched, and is called
-``frenzy-paper-launchable`` here.
+Starts are not forecast, since nobody reads them.
 """
 
 from __future__ import annotations
@@ -11,10 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from frenzy.core.scheduling import POLICIES, PaperPolicy, Policy, with_queues
+from frenzy.core.scheduling import POLICIES, Policy, with_queues
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.queue_rules import NO_RULES, QueueRule, QueueRules
-from frenzy.sim.published_scheduler import PublishedScheduler
 from frenzy.sim.schedulers import ProductScheduler, Scheduler
 
 _SOME_RULES: Final = QueueRules(queues=(QueueRule(name="any"),))
@@ -48,12 +45,8 @@ def offer(schedulers: Mapping[str, Callable[[], Scheduler]]) -> None:
     _SCHEDULERS.update(schedulers)
 
 
-def _product(policy: Policy, name: str = "") -> Callable[[], Scheduler]:
-    return lambda: ProductScheduler(policy, name or policy.name)
+def _product(policy: Policy) -> Callable[[], Scheduler]:
+    return lambda: ProductScheduler(policy)
 
 
-_SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
-    **{name: _product(policy) for name, policy in POLICIES.items()},
-    "frenzy-paper": PublishedScheduler,
-    "frenzy-paper-launchable": _product(PaperPolicy(), "frenzy-paper-launchable"),
-}
+_SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {name: _product(policy) for name, policy in POLICIES.items()}

@@ -32,14 +32,13 @@ class Scheduler(Protocol):
 
 @dataclass(frozen=True)
 class ProductScheduler:
-    """The product's own decision, with one of its policies. label: its name where the policy's own would not do."""
+    """The product's own decision, with one of its policies."""
 
     rules: Policy
-    label: str = ""
 
     @property
     def name(self) -> str:
-        return self.label or self.rules.name
+        return self.rules.name
 
     @property
     def round_s(self) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from frenzy.core.values import utilisation as held
+from tools.accuracy import software
 from tools.accuracy.throughput import DatasetSpeed, predicted_step_s, score_throughput
 from tools.accuracy.throughput_fit import fitted_values
 from tools.accuracy.throughput_rows import PublishedRun, all_runs, published_runs
@@ -53,7 +54,14 @@ def test_a_refit_to_the_fitted_part_confirms_the_values_that_are_held(runs: tupl
         assert kept[name] == pytest.approx(value, rel=0.01, abs=0.005), name
 
 
-_SOFTWARE = (held.FSDP, held.NANOTRON, held.TRANSFORMERS, held.FUSED, held.DEEPSPEED, held.TRAINER)
+_SOFTWARE = (
+    software.FSDP,
+    software.NANOTRON,
+    software.TRANSFORMERS,
+    software.FUSED,
+    software.DEEPSPEED,
+    held.TRAINER,
+)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_offload_is_taken_away_only_from_jobs_with_other_plans() -> None:
         assert after.job.plans == (in_gpus or before.job.plans)
 
 
-@pytest.mark.parametrize("policy", ["sia-ilp", "sia-rigid", "fifo", "frenzy-paper"])
+@pytest.mark.parametrize("policy", ["sia-ilp", "sia-rigid", "fifo", "frenzy-paper-published"])
 def test_policies_that_are_run_once_decide_the_same_whatever_is_believed_of_work(policy: str) -> None:
     known, wrong = (
         simulate(

@@ -8,7 +8,7 @@ published rows takes the values of the nearest one that has some.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -78,48 +78,23 @@ ARCHITECTURES: Final = (
     Architecture(name="Hopper", first_capability=9.0, matmul=0.7711, attention=0.3171),
     Architecture(name="Ampere", first_capability=0.0, matmul=0.8839, attention=0.5846),
 )
-FSDP: Final = Software(
-    name="FSDP",
-    hidden_passes=208.9,
+# This project's trainer: DeepSpeed over Hugging Face models, of the newest libraries. What its own rows cannot tell is
+# that of other programs (``tools.accuracy.software``).
+TRAINER: Final = Software(
+    name="trainer",
+    hidden_passes=182.4,
+    norm_passes=216.0,
     vocab_passes=18.63,
+    adapter_passes=16.35,
+    attention_factor=2.1,
     gradient_passes=16.02,
-    launch_s_per_layer=0.003993,
-    update_launches=1.59,
-    inside=0.8759,
-    between=1.0,
-    overlap=0.4098,
-)
-# It adds gradients of 16 bits to sums of 32 (12 bytes), and its AdamW is one fused kernel.
-NANOTRON: Final = replace(
-    FSDP,
-    name="nanotron",
-    hidden_passes=320.6,
-    vocab_passes=48.64,
-    gradient_passes=6.0,
-    launch_s_per_layer=0.004568,
-    update_launches=0.0,
-    inside=0.826,
-    between=0.3159,
-    overlap=0.5337,
-)
-# Hugging Face models ran on one node only, and their vocabularies hardly differ: the rest is FSDP's.
-TRANSFORMERS: Final = replace(
-    FSDP, name="transformers", hidden_passes=353.0, norm_passes=216.0, adapter_passes=16.35, attention_factor=2.1
-)
-# The same with fms-acceleration's kernels for norms, rotary embeddings, loss and adapters.
-FUSED: Final = replace(TRANSFORMERS, name="fused kernels", norm_passes=0.0, adapter_passes=14.39)
-# The same under DeepSpeed.
-DEEPSPEED: Final = replace(
-    TRANSFORMERS,
-    name="DeepSpeed",
     launch_s_per_layer=0.003304,
     update_launches=0.9858,
     hook_s_per_layer=0.005299,
     inside=0.5359,
+    between=1.0,
     overlap=0.0,
 )
-# This project's trainer: the same with the newest libraries, whose layers move their hidden states less often.
-TRAINER: Final = replace(DEEPSPEED, name="trainer", hidden_passes=182.4)
 
 
 def architecture_of(gpu: GpuType) -> Architecture:

@@ -1,17 +1,18 @@
-"""The published algorithm (arXiv 2412.14479), which may mix GPU types in a job, as no launcher can.
+"""Frenzy's algorithm as published (arXiv 2412.14479), which may mix GPU types in a job, as no launcher can.
 
 FIFO; a job that does not fit is passed over. Only GPUs are counted. Phase 1 takes the first plan, by GPUs and then
 memory, for which enough idle GPUs of its class or larger exist. Phase 2 fills that class (best
 fit, else the most idle node whole, again), then the next larger class. A class is a memory size.
-``frenzy-paper`` as it can be launched, one GPU type in a job, is a policy of the product.
+A job on several types runs as fast as on the slowest of them.
+``frenzy-paper`` is the same as it can be launched, one GPU type in a job: a policy of the product.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from frenzy.core.capacity.free_capacity import FreeCapacity
 from frenzy.core.scheduling import PaperPolicy, Policy, SchedulingState
@@ -25,14 +26,14 @@ Plans = tuple[ResourcePlan, ...]
 
 @dataclass
 class PublishedScheduler:
-    """``frenzy-paper`` as published. It remembers the order of each tuple of plans, which jobs of a class share."""
+    """It remembers the order of each tuple of plans, which jobs of a class share."""
 
     rules: Policy = PaperPolicy()
     _ordered: dict[int, tuple[Plans, Plans]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return self.rules.name
+        return f"{self.rules.name}-published"
 
     @property
     def round_s(self) -> float | None:
@@ -53,7 +54,8 @@ class PublishedScheduler:
                 continue
             plan, placement = found
             room = room.hold(state.policy.need(plan), placement)
-            starts.append(Start(run_key=job.run_key, plan=plan, placement=placement))
+            runs_as = plan_as_placed(plan, job.plans, room.types_of(placement))
+            starts.append(Start(run_key=job.run_key, plan=runs_as, placement=placement))
         return tuple(starts)
 
     def _in_order(self, job: QueuedJob, cluster: Cluster) -> Plans:
@@ -63,6 +65,23 @@ class PublishedScheduler:
             fitting = [plan for plan in job.plans if plan.memory.required_bytes <= sizes.get(plan.gpu_type, math.inf)]
             known = self._ordered[id(job.plans)] = (job.plans, tuple(plan_order(fitting)))
         return known[1]
+
+
+def plan_as_placed(plan: ResourcePlan, plans: Plans, gpu_types: Collection[str]) -> ResourcePlan:
+    """``plan`` as it runs on GPUs of ``gpu_types``: of the job's plans for each type the one that is slowest.
+
+    For a type that is the plan of the same settings, else the slowest of the same count, else none.
+    """
+    if set(gpu_types) == {plan.gpu_type}:
+        return plan
+    on_types = [_on_type(plan, plans, gpu_type) for gpu_type in gpu_types]
+    return max((each for each in on_types if each is not None), key=lambda each: each.predicted_run_s, default=plan)
+
+
+def _on_type(plan: ResourcePlan, plans: Plans, gpu_type: str) -> ResourcePlan | None:
+    same_count = [each for each in plans if each.num_gpus == plan.num_gpus and each.gpu_type == gpu_type]
+    same = [each for each in same_count if replace(each.shape, gpu_type=plan.gpu_type) == plan.shape]
+    return max(same or same_count, key=lambda each: each.predicted_run_s, default=None)
 
 
 def _first_that_fits(

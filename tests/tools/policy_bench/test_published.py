@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from tests.unit.core.has_world import MIXED_TYPES, facts, node, on_any_type, plan, waiting, where
+from tests.unit.sim.sim_world import cluster, on_large, on_small, scenario, sim_job
 
 from frenzy.core.scheduling import SchedulingState
 from frenzy.core.values.cluster import Node
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, Start
-from frenzy.sim.published_scheduler import PublishedScheduler
+from frenzy.sim.engine import simulate
+from frenzy.sim.registry import scheduler_named
+from tools.policy_bench.published import PublishedScheduler, plan_as_placed
 
 
 def starts(nodes: list[Node], *jobs: QueuedJob) -> dict[str, Start]:
@@ -52,3 +55,22 @@ def test_groups_of_one_node_and_host_memory_count_for_nothing() -> None:
 def test_a_job_that_does_not_fit_is_passed_over() -> None:
     jobs = [waiting("big", plan("rtx", 4)), waiting("like it", plan("rtx", 4)), waiting("small", plan("rtx", 1))]
     assert set(starts([node("n1", "rtx", 2)], *jobs)) == {"small"}
+
+
+def test_a_job_on_two_gpu_types_runs_as_fast_as_on_the_slower_one() -> None:
+    """As published, 2 GPUs of the smaller class and 1 of the larger make up 3."""
+    job = sim_job("a", on_small(3, 200.0), on_large(3, 50.0))
+    few = cluster(node("s1", "small", 2), node("l1", "large", 2))
+    result = simulate(scenario(job, cluster=few), PublishedScheduler())
+    assert result.jobs[0].end_s == 200.0
+    alone = simulate(scenario(job, cluster=few), scheduler_named("frenzy-paper"))
+    assert alone.jobs[0].end_s is None
+
+
+def test_without_a_plan_of_the_same_settings_on_a_type_the_count_decides() -> None:
+    mine, settings, other = on_large(2, 50.0), plan("small", 2, run_s=90.0, micro_batch_size=2), on_small(1, 500.0)
+    job: QueuedJob = sim_job("a", mine, settings, other).job
+    assert plan_as_placed(mine, job.plans, ["large"]) is mine
+    assert plan_as_placed(mine, job.plans, ["large", "small"]) is settings
+    assert plan_as_placed(mine, job.plans, ["small"]) is settings
+    assert plan_as_placed(mine, (mine, other), ["small"]) is mine
