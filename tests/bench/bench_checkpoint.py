@@ -84,10 +84,10 @@ def rank_main(case: Saving, folder: str, stage: int, rank: int, port: int, resul
     import torch
     from tests.trainer.launching import Case
 
+    from frenzy.core.lifecycle.resume import ParallelLayout
     from frenzy.core.values.launch import deepspeed_config
     from frenzy.core.values.run_files import RunPaths
     from frenzy.trainer.checkpoint.save import CheckpointSaver
-    from frenzy.trainer.loop.prepare import layout_of
     from frenzy.trainer.loop.worker import make_engine, rank_share
     from frenzy.trainer.model.loading import load_config
     from frenzy.trainer.model.making import make_model
@@ -115,9 +115,9 @@ def rank_main(case: Saving, folder: str, stage: int, rank: int, port: int, resul
     train_step(engine)
     found: Times | Reading
     if stage == RESUMED_STAGE:
-        found = reading(engine, RunPaths(folder), layout_of(spec))
+        found = reading(engine, RunPaths(folder), ParallelLayout.of(spec.plan))
     else:
-        with CheckpointSaver(engine, RunPaths(folder), layout_of(spec), keep=1) as saver:
+        with CheckpointSaver(engine, RunPaths(folder), ParallelLayout.of(spec.plan), keep=1) as saver:
             found = times(engine, saver)
     if rank == 0:
         results.put(found)

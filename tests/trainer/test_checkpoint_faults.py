@@ -21,13 +21,14 @@ from tests.trainer.checkpoint_ranks import (
     train_and_save,
 )
 from tests.trainer.put_only_store import DeadlyStore
+from tests.trainer.whole_checkpoints import list_checkpoints, newest_good
 from torch import distributed
 
 from frenzy.core.values.errors import TemporaryError
 from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.save import CheckpointSaver, save_checkpoint
 from frenzy.trainer.checkpoint.saved_state import TrainState
-from frenzy.trainer.checkpoint.store import list_checkpoints, newest_good, prepare_resume
+from frenzy.trainer.checkpoint.store import prepare_resume
 
 pytestmark = pytest.mark.thorough
 

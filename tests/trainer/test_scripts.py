@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.trainer.launching import REPOSITORY, Case, LaunchServer, forget_checkpoint, losses, records
+from tests.trainer.whole_checkpoints import list_checkpoints
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -18,7 +19,6 @@ from frenzy.core.values.launch import Control, ControlAction
 from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.units import MIB
 from frenzy.trainer import files
-from frenzy.trainer.checkpoint.store import list_checkpoints
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, record
 from frenzy.trainer.tensor_file import read_header
 

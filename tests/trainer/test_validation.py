@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.trainer.launching import GPT2, Case, LaunchServer, losses, records
+from tests.trainer.whole_checkpoints import list_checkpoints
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -18,7 +19,6 @@ from frenzy.core.values.launch import AttemptResult, Control, ControlAction
 from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.sources import SourceRules
 from frenzy.trainer import files
-from frenzy.trainer.checkpoint.store import list_checkpoints
 from frenzy.trainer.data.packing import SequenceReader, pack
 from frenzy.trainer.data.run_data import as_held_out
 from frenzy.trainer.data.tokenizer import byte_tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,16 +22,15 @@ def with_outside(calibration: Calibration, measured: list[Path]) -> Calibration:
 
 def _tensor_parallel_bytes(measured: list[Path], calibration: Calibration) -> int:
     """Median of what tensor-parallel ranks measured beyond the prediction."""
-    beyond = [
-        each.beyond_bytes
-        for each in _replayed(measured, calibration)
-        if each.beyond_bytes is not None and each.case.tp > 1
-    ]
+    beyond = [num_bytes for each, num_bytes in _beyond(measured, calibration) if each.case.tp > 1]
     return max(0, round(statistics.median(beyond))) if beyond else 0
 
 
-def _replayed(measured: list[Path], calibration: Calibration) -> Iterable[Measurement]:
-    return itertools.chain.from_iterable(replayed(each, calibration) for each in measured)
+def _beyond(measured: list[Path], calibration: Calibration) -> Iterator[tuple[Measurement, int]]:
+    """Every case that ran and that is predicted, and what was measured beyond its predicted peak."""
+    for each in itertools.chain.from_iterable(replayed(file, calibration) for file in measured):
+        if each.measured_bytes is not None and each.prediction is not None:
+            yield each, each.measured_bytes - each.prediction.peak_allocated_bytes
 
 
 def outside_tensors(measured: list[Path], calibration: Calibration) -> tuple[OutsideBytes, ...]:
@@ -41,9 +40,9 @@ def outside_tensors(measured: list[Path], calibration: Calibration) -> tuple[Out
     over all pairs of measurements (Theil and Sen), so that one odd measurement changes nothing.
     """
     points: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
-    for each in _replayed(measured, calibration):
-        if each.beyond_bytes is not None and each.case.tp == 1:
-            points[each.case.zero_stage == 3].append((each.case.num_tensors, each.beyond_bytes))
+    for each, num_bytes in _beyond(measured, calibration):
+        if each.case.tp == 1:
+            points[each.case.zero_stage == 3].append((each.case.shape.num_tensors, num_bytes))
     found = []
     for stage in (1, 2, 3):
         constant, slope = _line(points[stage == 3])

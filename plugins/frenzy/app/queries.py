@@ -24,7 +24,6 @@ from frenzy.core.runs.ledger import (
     Preparation,
     QueueEntry,
     RunRecord,
-    slots_held,
 )
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import RunView
@@ -44,6 +43,7 @@ from frenzy.core.runs.views import (
 )
 from frenzy.core.scheduling import Explanation as Decided
 from frenzy.core.scheduling import explain as explain_decision
+from frenzy.core.values.cluster import held_by_node
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
@@ -236,8 +236,8 @@ def gpus_view(services: Services, sees: Sight = see_all) -> GpusView:
     for lease in leases:
         for each in lease.placement.allocations if dag_of[lease.run_key] in seen else ():
             holders.setdefault(each.node, []).append(HolderRow(run_key=lease.run_key, num_gpus=each.num_gpus))
-    held = slots_held(leases)
-    suspect = slots_held(tuple(each for each in leases if each.state is LeaseState.SUSPECT))
+    held = held_by_node(each.placement for each in leases)
+    suspect = held_by_node(each.placement for each in leases if each.state is LeaseState.SUSPECT)
     types = tuple(
         GpuTypeRow(
             gpu_type=each.name,

@@ -90,5 +90,10 @@ class SimResult:
     idle: IdleTime = IdleTime()
 
     @property
+    def began_s(self) -> float:
+        """Captured jobs were submitted, and ran, before the simulation began: what was before does not count."""
+        return max(self.start_s, min((job.submitted_s for job in self.jobs), default=self.start_s))
+
+    @property
     def scheduler_cpu_s(self) -> float:
         return sum(self.decision_s)

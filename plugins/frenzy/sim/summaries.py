@@ -61,7 +61,7 @@ def summarise(result: SimResult) -> Summary:
     slowdowns = [_slowdown(job) for job in ended]
     restarts = [job.num_restarts for job in result.jobs]
     makespan_s = _makespan_s(result)
-    began_s = _began_s(result)
+    began_s = result.began_s
     stays = [_since(began_s, stay) for stay in result.stays]
     used_s = sum(stay.gpu_s for stay in stays)
     capacity_s = makespan_s * sum(result.num_gpus.values())
@@ -105,11 +105,6 @@ def _slowdown(job: JobOutcome) -> float:
     return max(1.0, (job.jct_s or 0.0) / max(job.best_run_s, LEAST_RUN_S))
 
 
-def _began_s(result: SimResult) -> float:
-    """Captured jobs were submitted, and ran, before the simulation began: what was before does not count."""
-    return max(result.start_s, min((job.submitted_s for job in result.jobs), default=result.start_s))
-
-
 def _since(began_s: float, stay: Stay) -> Stay:
     if stay.start_s >= began_s:
         return stay
@@ -117,5 +112,5 @@ def _since(began_s: float, stay: Stay) -> Stay:
 
 
 def _makespan_s(result: SimResult) -> float:
-    began_s = _began_s(result)
+    began_s = result.began_s
     return max((job.end_s for job in result.jobs if job.end_s is not None), default=began_s) - began_s

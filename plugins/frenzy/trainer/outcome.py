@@ -48,10 +48,6 @@ class RankReport:
     exit_code: int
     detail: str = ""
     last_step: int = 0
-    total_steps: int = 0
-    resumed_from_step: int | None = None
-    checkpoint_step: int | None = None
-    final_loss: float | None = None
 
 
 def describe_failure(error: BaseException, *, virtual: bool, device_is_full: bool | None = None) -> tuple[int, str]:

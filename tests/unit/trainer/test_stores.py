@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 from tests.trainer.put_only_store import PutOnlyStore
+from tests.trainer.whole_checkpoints import list_checkpoints, newest_good
 from tests.unit.trainer.checkpoint.test_store import LAYOUT, save
 
 from frenzy.core.values import codec
@@ -20,7 +21,7 @@ from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.best_so_far import BestSoFar
-from frenzy.trainer.checkpoint.store import list_checkpoints, newest_good, prepare_resume
+from frenzy.trainer.checkpoint.store import prepare_resume
 from frenzy.trainer.collective import failure_of
 from frenzy.trainer.launch import __main__ as launch
 from frenzy.trainer.launch import rank_failures

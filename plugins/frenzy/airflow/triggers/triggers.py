@@ -36,7 +36,7 @@ from frenzy.core.runs.views import QueueRow
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
-from frenzy.core.values.run_files import ExitCode
+from frenzy.core.values.run_files import GOOD_EXITS
 from frenzy.core.values.telemetry import printable
 from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
 
@@ -434,6 +434,6 @@ def nodes_of(spec: LaunchSpec) -> str:
 
 def _launch_event(attempt: int, result: AttemptResult | None) -> TriggerEvent:
     xcoms = {"return_value": {"attempt": attempt, "result": encode(result)}}
-    if result is not None and result.exit_code in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+    if result is not None and result.exit_code in GOOD_EXITS:
         return TaskSuccessEvent(xcoms=xcoms)
     return TaskFailedEvent(xcoms=xcoms)

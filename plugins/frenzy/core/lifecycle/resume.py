@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.resource_plan import ResourcePlan
 
 RESUMABLE_STAGES: Final = (1, 2, 3)
 
@@ -22,6 +23,10 @@ class ParallelLayout:
     world_size: int
     zero_stage: int
     tp: int = 1
+
+    @classmethod
+    def of(cls, plan: ResourcePlan) -> ParallelLayout:
+        return cls(plan.num_gpus, plan.zero_stage, plan.tp)
 
     @property
     def dp(self) -> int:

@@ -95,7 +95,7 @@ def smallest_remedy(
     if candidates and candidates[0].feasible:
         return candidates[0].reason
     remedy = _first_remedy(request, cluster, calibration, policy, candidates)
-    found = refusal_of(candidates, cluster, remedy)
+    found = refusal_of(candidates, remedy)
     unknown = [each for each in request.job.constraints.gpu_types if each not in cluster.types_by_name]
     if found.code is not ReasonCode.GPU_TYPE_NOT_ALLOWED or not unknown:
         return found

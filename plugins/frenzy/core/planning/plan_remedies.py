@@ -168,7 +168,7 @@ class _Search:
         return self.known[chosen]
 
 
-def refusal_of(candidates: Sequence[Candidate], cluster: Cluster, remedy: Remedy | None) -> Reason:
+def refusal_of(candidates: Sequence[Candidate], remedy: Remedy | None) -> Reason:
     """One reason for all refused ``candidates``: that of the plan that came nearest to running."""
     if not candidates:
         return Reason(code=ReasonCode.NEVER_FITS, detail="The cluster has no GPU at all.", remedy="Add a GPU type.")

@@ -403,14 +403,3 @@ def since_registered(run: RunRecord, attempts: Iterable[Attempt]) -> tuple[Attem
 def versions_key(versions: Mapping[str, str]) -> str:
     """A digest of library versions: residuals hold only for the releases they were measured with."""
     return short_hash(*(f"{name}={versions[name]}" for name in sorted(versions)))
-
-
-def slots_held(leases: tuple[Lease, ...]) -> dict[str, int]:
-    """Slots held on each node by the leases that are live or suspect."""
-    held: dict[str, int] = {}
-    for lease in leases:
-        if lease.state is LeaseState.ENDED:
-            continue
-        for each in lease.placement.allocations:
-            held[each.node] = held.get(each.node, 0) + each.num_gpus
-    return held

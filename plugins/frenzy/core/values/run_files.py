@@ -38,8 +38,9 @@ class ExitCode(IntEnum):
     BAD_CONFIG_OR_DATA = 99
 
 
+GOOD_EXITS: Final = (ExitCode.DONE, ExitCode.CHECKPOINTED)
 REASON_BY_EXIT: Final[Mapping[int, ReasonCode]] = {
-    int(each): ReasonCode[each.name] for each in ExitCode if each not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
+    int(each): ReasonCode[each.name] for each in ExitCode if each not in GOOD_EXITS
 }
 EXIT_BY_REASON: Final[Mapping[ReasonCode, int]] = {code: n for n, code in REASON_BY_EXIT.items()}
 

@@ -80,9 +80,7 @@ def draw_queue(results: Sequence[SimResult], file: Path) -> None:
             edges = _edges(each, shown_s)
             times = np.asarray([when for when, _ in each.queue])
             means = time_means(times, np.asarray([float(count) for _, count in each.queue]), edges)
-            axes.stairs(
-                means, (edges - _began_s(each)) / unit.seconds, label=each.policy, baseline=None, **_line(index)
-            )
+            axes.stairs(means, (edges - each.began_s) / unit.seconds, label=each.policy, baseline=None, **_line(index))
         axes.set(
             xlabel=_time_label(results, shown_s, unit),
             ylabel="jobs that wait",
@@ -106,7 +104,7 @@ def draw_gpus(results: Sequence[SimResult], file: Path) -> None:
         for axes, each in zip(panels[:, 0], results, strict=True):
             edges = _edges(each, shown_s)
             in_use = [_in_use(each.stays, gpu_type, edges) for gpu_type in types]
-            hours = (np.repeat(edges, 2)[1:-1] - _began_s(each)) / unit.seconds
+            hours = (np.repeat(edges, 2)[1:-1] - each.began_s) / unit.seconds
             axes.stackplot(hours, *[np.repeat(used, 2) for used in in_use], colors=_colours(types), linewidth=0)
             total = sum(each.num_gpus.values())
             axes.axhline(total, color="black", linewidth=0.8, linestyle="--")
@@ -131,7 +129,7 @@ def draw_gantt(result: SimResult, file: Path) -> None:
     picked = [jobs[round(at)] for at in np.linspace(0, len(jobs) - 1, min(len(jobs), _MOST_ROWS))]
     types = list(result.num_gpus)
     colours = dict(zip(types, _colours(types), strict=True))
-    began_s = _began_s(result)
+    began_s = result.began_s
     shown_s = span_shown_s([result])
     unit = unit_for(shown_s)
     row_of = {job.run_key: row for row, job in enumerate(picked)}
@@ -223,18 +221,14 @@ def _by_policy(results: Sequence[SimResult]) -> dict[str, list[SimResult]]:
     return found
 
 
-def _began_s(result: SimResult) -> float:
-    return max(result.start_s, min((job.submitted_s for job in result.jobs), default=result.start_s))
-
-
 def _last_s(result: SimResult) -> float:
     return max([*(stay.end_s for stay in result.stays), *(when for when, _ in result.queue)], default=result.start_s)
 
 
 def span_shown_s(results: Sequence[SimResult]) -> float:
     """How much time a picture shows, from the beginning: all, or until most jobs have come and ended."""
-    longest_s = max((_last_s(each) - _began_s(each) for each in results), default=0.0)
-    span_s = max((job.submitted_s - _began_s(each) for each in results for job in each.jobs), default=0.0)
+    longest_s = max((_last_s(each) - each.began_s for each in results), default=0.0)
+    span_s = max((job.submitted_s - each.began_s for each in results for job in each.jobs), default=0.0)
     most_ended_s = max((_most_ended_s(each) for each in results), default=0.0)
     return max(1.0, min(longest_s, max(_SPANS_SHOWN * span_s, most_ended_s)) if span_s > 0 else longest_s)
 
@@ -242,11 +236,11 @@ def span_shown_s(results: Sequence[SimResult]) -> float:
 def _most_ended_s(result: SimResult) -> float:
     """After how long all but the few last jobs have ended."""
     ends_s = [_last_s(result) if job.end_s is None else job.end_s for job in result.jobs]
-    return float(np.quantile(ends_s, _JOBS_SHOWN, method="higher")) - _began_s(result) if ends_s else 0.0
+    return float(np.quantile(ends_s, _JOBS_SHOWN, method="higher")) - result.began_s if ends_s else 0.0
 
 
 def _time_label(results: Sequence[SimResult], shown_s: float, unit: TimeUnit) -> str:
-    longest_s = max((_last_s(each) - _began_s(each) for each in results), default=0.0)
+    longest_s = max((_last_s(each) - each.began_s for each in results), default=0.0)
     if longest_s <= shown_s + 1:
         return f"time, {unit.name}"
     end = unit_for(longest_s)
@@ -259,7 +253,7 @@ def _title(text: str) -> str:
 
 
 def _edges(result: SimResult, shown_s: float) -> NDArray[np.float64]:
-    began_s = _began_s(result)
+    began_s = result.began_s
     return np.linspace(began_s, began_s + shown_s, _BINS + 1)
 
 

@@ -344,15 +344,10 @@ def rank_bytes_per_s(written: Sequence[Written]) -> float:
 
 
 def save_checkpoint(
-    engine: Any,
-    paths: RunPaths,
-    state: TrainState,
-    layout: ParallelLayout,
-    keep: int,
-    scratch_dir: Path | None = None,
+    engine: Any, paths: RunPaths, state: TrainState, layout: ParallelLayout, keep: int
 ) -> CheckpointManifest:
     """Save one checkpoint and wait for it: see ``CheckpointSaver``. Collective."""
-    with CheckpointSaver(engine, paths, layout, keep, scratch_dir) as saver:
+    with CheckpointSaver(engine, paths, layout, keep) as saver:
         saver.begin(state, trains_on=False)
         return saver.finish()
 

@@ -245,22 +245,6 @@ class CheckpointStore:
                 logger.warning("folder of checkpoint at step %d left behind: %s", step, error)
 
 
-def list_checkpoints(paths: RunPaths) -> tuple[CheckpointManifest, ...]:
-    """Complete checkpoints of the run, newest first; sizes are checked, digests are not."""
-    return CheckpointStore(paths).manifests()
-
-
-def newest_good(paths: RunPaths) -> CheckpointManifest | None:
-    """The newest checkpoint whose every file has its size and digest; None when there is none."""
-    store = CheckpointStore(paths)
-    for manifest in store.manifests():
-        problem = store.mismatch(manifest)
-        if problem is None:
-            return manifest
-        _skip(manifest.step, problem)
-    return None
-
-
 def prepare_resume(paths: RunPaths, scratch_dir: Path, target: ParallelLayout) -> PreparedCheckpoint | None:
     """The newest checkpoint that is good as far as its heads tell; None when there is none.
 

@@ -22,20 +22,12 @@ _MAX_TRAINING_CHARACTERS: Final = 200_000_000
 _PIECE_CHARACTERS: Final = 100_000
 
 
-def byte_to_unicode() -> dict[int, str]:
-    """Printable stand-ins for the 256 bytes, as byte-level tokenizers use (Radford et al. 2019)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    table = {byte: chr(byte) for byte in printable}
-    table.update({byte: chr(256 + position) for position, byte in enumerate(others)})
-    return table
-
-
 def byte_tokenizer() -> Any:
     """Token i is byte i; token 256 ends a text."""
     from tokenizers import Tokenizer, models
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    stand_in = byte_to_unicode()
+    stand_in = bytes_to_unicode()
     core = Tokenizer(models.BPE(vocab={stand_in[byte]: byte for byte in range(256)}, merges=[]))
     return _finish(core, use_regex=False)
 
@@ -49,7 +41,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[END_OF_TEXT],
-        initial_alphabet=list(byte_to_unicode().values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     core.train_from_iterator(_pieces(texts), trainer=trainer)

@@ -1,9 +1,8 @@
-"""What a node has of an attempt: its ranks, the request to stop, the folder of its logs."""
+"""What a node has of an attempt: its ranks, the folder of its logs."""
 
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,21 +26,6 @@ class LocalRanks:
     @property
     def is_first_node(self) -> bool:
         return self.node_rank == 0
-
-
-class StopRequest:
-    """Remembers SIGTERM and SIGINT to the launcher."""
-
-    def __init__(self) -> None:
-        self._received: int | None = None
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
-
-    def received(self) -> bool:
-        return self._received is not None
-
-    def _note(self, number: int, frame: object) -> None:
-        self._received = number
 
 
 def local_ranks(gpus_per_node: Sequence[int], node_rank: int | None) -> LocalRanks:

@@ -11,14 +11,15 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import AttemptResult, LaunchSpec, deepspeed_config
 from frenzy.core.values.run_files import ExitCode, RunPaths, how_ended
 from frenzy.trainer import env, files, heartbeats
-from frenzy.trainer.checkpoint.store import list_checkpoints
+from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.data.make_shards import Share
 from frenzy.trainer.launch.child import call_in_child, fork, log_tail, read_report
-from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ranks, log_file, logs_folder, upload_logs
+from frenzy.trainer.launch.local_ranks import LocalRanks, local_ranks, log_file, logs_folder, upload_logs
 from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import Rendezvous, meet
 from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.launch.tracking import begin_tracking
+from frenzy.trainer.loop.control import StopRequest
 from frenzy.trainer.loop.prepare import Prepared, prepare
 from frenzy.trainer.loop.worker import RankContext, run_rank
 from frenzy.trainer.model.libraries import import_libraries
@@ -152,7 +153,7 @@ def _fold(contexts: list[RankContext], ended: Ended, logs: Path) -> AttemptResul
 def _newest_checkpoint(spec: LaunchSpec, known: int | None) -> int | None:
     """Step of the newest complete checkpoint: what the store says; ``known`` to a rank where it does not answer."""
     try:
-        return max((each.step for each in list_checkpoints(RunPaths(spec.run_dir))), default=None)
+        return max((each.step for each in CheckpointStore(RunPaths(spec.run_dir)).manifests()), default=None)
     except OSError as error:
         logger.warning("checkpoints could not be listed: %s", error)
         return known

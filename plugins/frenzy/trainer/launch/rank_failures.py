@@ -12,19 +12,18 @@ from typing import Final
 
 from frenzy.core.values import codec
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
-from frenzy.core.values.run_files import ExitCode, RunPaths
+from frenzy.core.values.run_files import GOOD_EXITS, RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.outcome import says_little
 
 logger = logging.getLogger("frenzy.trainer")
 _WAIT_S: Final = 15.0
 _POLL_S: Final = 0.25
-_GOOD_CODES: Final = (ExitCode.DONE, ExitCode.CHECKPOINTED)
 
 
 def share_failures(spec: LaunchSpec, *, node_rank: int, own: AttemptResult) -> AttemptResult:
     """``own``, or on node 0 the result of the node whose failure explains it."""
-    if own.exit_code in _GOOD_CODES:
+    if own.exit_code in GOOD_EXITS:
         return own
     if node_rank > 0:
         _leave(_place(spec, node_rank), own)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from frenzy.core.values.run_files import ExitCode
+from frenzy.core.values.run_files import GOOD_EXITS
 from frenzy.trainer.launch.child import exit_code_of
 from frenzy.trainer.outcome import says_little
 from frenzy.trainer.telemetry.process_memory import ProcessMemory, num_oom_kills
@@ -18,7 +18,6 @@ from frenzy.trainer.telemetry.shared_progress import SharedProgress
 _SAMPLE_INTERVAL_S: Final = 0.001
 _WATCH_INTERVAL_S: Final = 0.02
 _FAILURE_GRACE_S: Final = 5.0
-_GOOD_CODES: Final = (ExitCode.DONE, ExitCode.CHECKPOINTED)
 
 
 @dataclass(slots=True)
@@ -94,7 +93,7 @@ class Supervisor:
                 del self._running[rank]
                 self._forget(rank)
         self._ended.codes.update(new)
-        failed = {rank: code for rank, code in new.items() if code not in _GOOD_CODES}
+        failed = {rank: code for rank, code in new.items() if code not in GOOD_EXITS}
         if failed and self._ended.first_failing is None:
             self._kill_within(now, _FAILURE_GRACE_S)
         if failed and not self._has_killed:

@@ -1,8 +1,9 @@
-"""What ``control.json`` asks of a running attempt."""
+"""What a running attempt is asked: by ``control.json``, and by a signal to stop."""
 
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from typing import Final
 
@@ -39,3 +40,18 @@ class ControlFile:
             logger.warning("control.json is ignored: %s", error)
             return None
         return control.reason if control.action is ControlAction.CHECKPOINT_AND_STOP else None
+
+
+class StopRequest:
+    """Remembers SIGTERM and SIGINT to this process."""
+
+    def __init__(self) -> None:
+        self._is_received = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def received(self) -> bool:
+        return self._is_received
+
+    def _note(self, *_: object) -> None:
+        self._is_received = True

@@ -105,14 +105,10 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
     )
 
 
-def layout_of(spec: LaunchSpec) -> ParallelLayout:
-    return ParallelLayout(spec.plan.num_gpus, spec.plan.zero_stage, spec.plan.tp)
-
-
 def _resume(spec: LaunchSpec, paths: RunPaths, scratch: Path) -> PreparedCheckpoint | None:
     if spec.job.checkpoint.resume == "never":
         return None
-    return prepare_resume(paths, scratch, layout_of(spec))
+    return prepare_resume(paths, scratch, ParallelLayout.of(spec.plan))
 
 
 def _log(progress: Progress) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import distributed
 
+from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.models.flops import checkpointed_layers, training_flops
 from frenzy.core.values.errors import TemporaryError
 from frenzy.core.values.job import CheckpointSpec
@@ -32,7 +33,6 @@ from frenzy.trainer.loop.batch_share import model_inputs, weighted_batches
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.loop.learning_rate import batch_sequences, dropout_seed, learning_rate
 from frenzy.trainer.loop.pace import Pace, log_progress, log_validation
-from frenzy.trainer.loop.prepare import layout_of
 from frenzy.trainer.loop.rank_run import Run
 from frenzy.trainer.loop.validation import validation_loss
 from frenzy.trainer.model.export import export_model
@@ -143,7 +143,7 @@ def _restore(run: Run) -> TrainState | None:
         return None
     heartbeats.beat("loading the checkpoint")
     with run.device.host_work():
-        state = load_checkpoint(run.engine, run.prepared.resume, layout_of(run.spec))
+        state = load_checkpoint(run.engine, run.prepared.resume, ParallelLayout.of(run.spec.plan))
     restore_callbacks(run.callbacks, state.callback_states)
     logger.info("resumed from the checkpoint of step %d", state.step)
     return state
@@ -302,7 +302,7 @@ def _saver(run: Run) -> CheckpointSaver:
     return CheckpointSaver(
         run.engine,
         run.paths,
-        layout_of(run.spec),
+        ParallelLayout.of(run.spec.plan),
         run.spec.job.checkpoint.keep,
         scratch_dir=run.scratch,
         resumed=None if resumed is None else resumed.manifest,
@@ -389,13 +389,13 @@ def _bring_back(run: Run, step: int) -> bool:
         if found is None or None in near.values():
             logger.warning("the checkpoint of step %d, which is wanted as the model, is gone or not whole", step)
             return False
-        load_checkpoint(run.engine, found, layout_of(run.spec))
+        load_checkpoint(run.engine, found, ParallelLayout.of(run.spec.plan))
     return True
 
 
 def _near(run: Run, step: int) -> PreparedCheckpoint | None:
     try:
-        return prepare_step(run.paths, run.scratch / "best", step, layout_of(run.spec))
+        return prepare_step(run.paths, run.scratch / "best", step, ParallelLayout.of(run.spec.plan))
     except Exception as error:  # stores raise errors of their own, and there is the last model
         logger.warning("the checkpoint of step %d cannot be read: %s", step, error)
         return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,12 +24,13 @@ from frenzy.core.values.launch import ADAMW_8BIT, LaunchSpec, deepspeed_config
 from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import env, heartbeats
 from frenzy.trainer.callbacks import load_callbacks
+from frenzy.trainer.loop.control import StopRequest
 from frenzy.trainer.loop.prepare import Prepared
 from frenzy.trainer.loop.rank_run import Run
 from frenzy.trainer.loop.train import TrainEnd, train
 from frenzy.trainer.loop.warm_up import warm_up, warm_up_kernels
 from frenzy.trainer.model.eight_bit_adam import make_adamw_8bit
-from frenzy.trainer.model.faster_layers import compile_layers, layers_of
+from frenzy.trainer.model.faster_layers import compile_layers, layers_of, recompute_layers
 from frenzy.trainer.model.flat_groups import groups_for_card, least_free_bytes
 from frenzy.trainer.model.loading import flops_shape, load_config
 from frenzy.trainer.model.making import make_model, weights_dtype
@@ -38,7 +38,6 @@ from frenzy.trainer.model.rank_share import RankShare, SlicedWeights, WholeWeigh
 from frenzy.trainer.model.weight_decay import parameter_groups
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
-from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
 from frenzy.trainer.telemetry.rank_facts import raise_limits, read_node_facts
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
 from frenzy.trainer.telemetry.writer import RecordPipe
@@ -80,26 +79,11 @@ class RankContext:
         return self.scratch / f"rank-{self.rank}.json"
 
 
-class StopFlag:
-    """Set by SIGTERM or SIGINT to this very process, or by the launcher on the board."""
-
-    def __init__(self, board: SharedProgress) -> None:
-        self._board, self._signalled = board, False
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
-
-    def is_set(self) -> bool:
-        return self._signalled or self._board.stop_requested
-
-    def _note(self, number: int, frame: object) -> None:
-        self._signalled = True
-
-
 def run_rank(context: RankContext) -> int:
     """Train as this rank; the exit code. Never raises: the report file says what happened."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
     device: Device | None = None
-    stop = StopFlag(context.board)
+    stop = StopRequest()
     if context.local_rank > 0:
         heartbeats.begin(None)  # the node's first rank tells for it
     try:
@@ -122,7 +106,7 @@ def run_rank(context: RankContext) -> int:
     return code
 
 
-def _train(context: RankContext, device: Device, stop: StopFlag) -> TrainEnd:
+def _train(context: RankContext, device: Device, stop: StopRequest) -> TrainEnd:
     prepared = context.prepared
     spec = replace(context.spec, job=replace(context.spec.job, model=prepared.model))
     config = load_config(spec.job.model, eos_token_id=prepared.eos_token_id)
@@ -163,7 +147,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> TrainEnd:
         local_rank=context.local_rank,
         callbacks=load_callbacks(spec.job.training.callbacks),
         flops_shape=shape,
-        stop_is_set=stop.is_set,
+        stop_is_set=lambda: stop.received() or context.board.stop_requested,
         scratch=context.scratch,
     )
     return train(run)
@@ -198,11 +182,7 @@ def rank_share(spec: LaunchSpec, settings: dict[str, Any], device: torch.device)
 
 def checkpoint_activations(model: Any, every: int) -> None:
     """Keep only the input of one of ``every`` layers, the first among them, and compute the rest of it again."""
-    settings = {"use_reentrant": False}
-    if hasattr(model, "activation_checkpointing_enable"):
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
-    else:  # older releases of transformers
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    recompute_layers(model, use_reentrant=False)
     for index, layer in enumerate(layers_of(model)):
         layer.gradient_checkpointing = index % every == 0
     if hasattr(model, "peft_config"):
@@ -296,11 +276,19 @@ def _take_device(context: RankContext) -> Device:
     return CudaDevice(context.spec.gpu, context.local_rank)
 
 
-def _bounded(context: RankContext) -> contextlib.AbstractContextManager[None]:
-    """While a rehearsal lasts, a real GPU's allocator has what the GPU type has."""
+@contextlib.contextmanager
+def _bounded(context: RankContext) -> Iterator[None]:
+    """While a rehearsal lasts, a real GPU's allocator has what the GPU type has, and the whole device afterwards."""
     if context.spec.rehearsal is None or context.is_virtual:
-        return contextlib.nullcontext()
-    return capped(TorchAllocator(context.local_rank), context.spec.gpu.memory_bytes)
+        yield
+        return
+    card = context.local_rank
+    whole = int(torch.cuda.get_device_properties(card).total_memory)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, context.spec.gpu.memory_bytes / whole), card)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, card)
 
 
 def _leave() -> None:
@@ -309,17 +297,5 @@ def _leave() -> None:
 
 
 def _report(context: RankContext, code: int, detail: str) -> None:
-    board, local_rank = context.board, context.local_rank
-    report = RankReport(
-        exit_code=code,
-        detail=detail,
-        last_step=board.last_step(local_rank),
-        total_steps=board.total_steps(local_rank),
-        resumed_from_step=board.resumed_step(local_rank),
-        checkpoint_step=board.checkpoint_step(local_rank),
-        final_loss=board.loss(local_rank),
-    )
+    report = RankReport(exit_code=code, detail=detail, last_step=context.board.last_step(context.local_rank))
     context.report_file.write_text(codec.dumps(report))
-
-
-RankMain = Callable[[RankContext], int]

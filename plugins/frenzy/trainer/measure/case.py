@@ -77,10 +77,6 @@ class MeasureCase:
         return self.shape.num_parameters
 
     @property
-    def num_tensors(self) -> int:
-        return self.shape.num_tensors
-
-    @property
     def key(self) -> str:
         """The same text for the same case, whichever release wrote it down."""
         return json.dumps(codec.encode(self), sort_keys=True)

@@ -70,13 +70,6 @@ class Measurement(Inlining):
         return self.prediction.peak_allocated_bytes / self.measured_bytes - 1.0
 
     @property
-    def beyond_bytes(self) -> int | None:
-        """What was measured beyond the predicted peak; None where one of both is missing."""
-        if self.measured_bytes is None or self.prediction is None:
-            return None
-        return self.measured_bytes - self.prediction.peak_allocated_bytes
-
-    @property
     def is_covered(self) -> bool | None:
         """Whether the requirement was enough: against what is needed where that is known, else what was held.
 

@@ -26,8 +26,8 @@ from frenzy.core.values.telemetry import StepRecord, fold_steps
 from frenzy.core.values.units import GIB, MIB
 from frenzy.trainer import env
 from frenzy.trainer.measure.case import NUM_STEPS, MeasureCase, job_of, plan_of, prediction_of, refusal_of
+from frenzy.trainer.measure.least_budget import smallest_budget
 from frenzy.trainer.measure.record import Measurement, Outcome
-from frenzy.trainer.telemetry.memory_budget import smallest_budget
 
 VIRTUAL_BUDGET_BYTES: Final = 4 * GIB
 _ATTEMPT: Final = 1

@@ -1,4 +1,4 @@
-"""A model's layers by faster code than the family's own: compiled, or with the kernels of liger-kernel."""
+"""How a model's layers are computed: again in the backward pass, compiled, or with the kernels of liger-kernel."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ def layers_of(model: Any) -> list[Any]:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+
+
+def recompute_layers(model: Any, **how: Any) -> None:
+    """Keep only each layer's input, under the name that this release of transformers has for it.
+
+    how: arguments of torch's checkpointing.
+    """
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=how)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
 
 
 def compile_layers(model: Any) -> None:

@@ -12,7 +12,6 @@ class NvmlReading:
     """used_bytes counts all processes of the device; utilisation is 0..1; ecc_errors uncorrected."""
 
     used_bytes: int
-    total_bytes: int
     utilisation: float | None
     clock_reasons: int | None
     ecc_errors: int | None
@@ -44,7 +43,6 @@ class NvmlReader:
         utilisation = self._ask(lambda nvml: nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
         return NvmlReading(
             used_bytes=int(memory.used),
-            total_bytes=int(memory.total),
             utilisation=None if utilisation is None else float(utilisation) / 100,
             clock_reasons=self._ask(lambda nvml: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))),
             ecc_errors=self._ask(self._uncorrected),

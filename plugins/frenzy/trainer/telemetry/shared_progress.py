@@ -21,7 +21,6 @@ _LOSS: Final = 5
 _TOTAL_STEPS: Final = 6
 _RESUMED_STEP: Final = 7
 _MEASURING: Final = 8
-_BEAT: Final = 9
 
 
 class SharedProgress:

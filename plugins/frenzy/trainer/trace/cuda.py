@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.trainer.outcome import one_line
 from frenzy.trainer.trace.kernels import dropout, scaled_dot_product_attention
 
 # The caching allocator hands out multiples of this (kMinBlockSize in c10/cuda/CUDACachingAllocator).
@@ -106,7 +107,7 @@ class Answers:
         except UnsupportedOperatorException as error:
             raise unsupported(str(error.func), "it has no rule for tensors without data") from error
         except NotImplementedError as error:
-            raise unsupported(str(func), _one_line(error)) from error
+            raise unsupported(str(func), one_line(error)) from error
         if func in self._known and (outputs.dtype == torch.bool or not args[0].is_floating_point()):
             outputs._known_answer = self._known[func]
         return outputs
@@ -132,7 +133,3 @@ def unsupported(operation: str, why: str) -> PermanentError:
             remedy="Predict with the closed form (`frenzy plan`), or measure on a card.",
         )
     )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -16,6 +16,7 @@ import torch
 from frenzy.core.memory.activation_coefficients import ActivationSetting, Loss
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
+from frenzy.trainer.model.faster_layers import recompute_layers
 from frenzy.trainer.trace.cuda import cuda_choices
 from frenzy.trainer.trace.kernels import bytes_on_cuda
 from frenzy.trainer.trace.storages import Operation, StorageLog, run_operation
@@ -76,19 +77,10 @@ def _prepare(model: Any, setting: ActivationSetting) -> None:
 
         fuse_loss(model)
     if setting.checkpointing:
-        _checkpoint_layers(model)
+        recompute_layers(model, use_reentrant=False)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(_drop_gradient)
-
-
-def _checkpoint_layers(model: Any) -> None:
-    """As the trainer does it, under the name that this release has for it."""
-    not_reentrant = {"use_reentrant": False}
-    if hasattr(model, "activation_checkpointing_enable"):
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=not_reentrant)
-    else:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=not_reentrant)
 
 
 def _drop_gradient(parameter: torch.Tensor) -> None:

@@ -13,8 +13,7 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, Final
@@ -22,7 +21,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from frenzy.core.memory.activation_coefficients import (
     ActivationCoefficients,
@@ -40,7 +38,7 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.trainer.trace.cuda import Answers, unsupported
 from frenzy.trainer.trace.held_bytes import ActivationTrace, trace_activations
-from frenzy.trainer.trace.traced_model import masks_as_with_data, traced_model
+from frenzy.trainer.trace.traced_model import traced_model, without_data
 
 # Repetitions of the pattern that are built: the last one's bytes are what each further one adds.
 _REPEATS: Final = 3
@@ -110,7 +108,7 @@ def traced(model: OneModel, precision: Precision, attentions: Iterable[Attention
 
 def _can_be_built(model: OneModel, precision: Precision, attention: Attention) -> bool:
     try:
-        with _without_data():
+        with without_data():
             traced_model(model.shortened(more_words=0), precision, attention.value)
     except FrenzyError:
         return False
@@ -122,7 +120,7 @@ def _fuses_loss(model: OneModel, attention: Attention) -> bool:
     from frenzy.trainer.model.fused_loss import fuse_loss
 
     try:
-        with _without_data():
+        with without_data():
             fuse_loss(traced_model(model.shortened(more_words=0), Precision.BF16, attention.value))
     except FrenzyError:
         return False
@@ -179,7 +177,7 @@ def _a_sequence(
 
 
 def _trace(model: OneModel, setting: ActivationSetting, size: tuple[int, int], more_words: int) -> ActivationTrace:
-    with _without_data():
+    with without_data():
         built = traced_model(model.shortened(more_words=more_words), setting.precision, setting.attention.value)
         tokens, answers = torch.zeros(size, dtype=torch.long), Answers(size[1])
         return trace_activations(built, tokens, setting, stack=model.pattern.stack, call=answers.call)
@@ -207,14 +205,6 @@ def _weight_copies(fixed_bytes: float, shape: ModelShape, setting: ActivationSet
     if setting.precision is not Precision.AUTOCAST_BF16 or not linear:
         return 0.0
     return min(_COPY_BYTES, round(fixed_bytes / linear, 3))
-
-
-@contextmanager
-def _without_data() -> Iterator[None]:
-    """Tensors of shapes alone, and backward passes in this thread, where the modes that watch are in force."""
-    in_this_thread = torch.autograd.set_multithreading_enabled(False)
-    with in_this_thread, masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
-        yield
 
 
 def main() -> int:

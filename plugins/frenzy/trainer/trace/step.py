@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from frenzy.core.memory.cuda_memory import CUBLAS_WORKSPACES_BYTES
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
@@ -25,10 +24,10 @@ from frenzy.trainer.trace.storages import StorageLog
 from frenzy.trainer.trace.traced_model import (
     ATTENTION,
     checkpoint_activations,
-    masks_as_with_data,
     replaced_parameters,
     traced_model,
     with_adapters,
+    without_data,
 )
 from frenzy.trainer.trace.traced_moments import TraceResult, read_log
 
@@ -43,7 +42,6 @@ class TraceChoices:
     batch: sequences of a micro-batch. device: whose kernels and allocator are modelled.
     reentrant: the older way of checkpointing. optimizer: adamw (foreach), adamw-fused, sgd.
     fused_loss: the trainer's loss that never holds all logits.
-    workspace_bytes: what cuBLAS keeps for its two handles, forward and backward; None: an A100's.
     """
 
     batch: int
@@ -56,7 +54,6 @@ class TraceChoices:
     lora: LoraSpec | None = None
     fused_loss: bool = False
     device: str = "cuda"
-    workspace_bytes: int | None = None
 
     def __post_init__(self) -> None:
         _check("attention", self.attention, ATTENTION)
@@ -64,13 +61,6 @@ class TraceChoices:
         _check("device", self.device, DEVICES)
         if min(self.batch, self.sequence_length) < 1:
             raise _refusal(f"batch {self.batch} x sequence_length {self.sequence_length} is refused; at least 1 each.")
-
-    @property
-    def kept_workspace_bytes(self) -> int:
-        """What matrix kernels keep beside tensors, inside the allocator's sum."""
-        if self.workspace_bytes is not None:
-            return self.workspace_bytes
-        return CUBLAS_WORKSPACES_BYTES if self.device == "cuda" else 0
 
 
 def traced_run(
@@ -90,10 +80,11 @@ def traced_run(
     """
     ranks = one_of(num_ranks, rank) if settings is not None else nullcontext()
     answers = Answers(choices.sequence_length)
-    with ranks, _without_threads(), masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
+    with ranks, without_data():
         model = prepared_model(config, choices)
         log = _log(choices, answers)
-        log.reserve(choices.kept_workspace_bytes, "kernel workspaces")
+        if choices.device == "cuda":
+            log.reserve(CUBLAS_WORKSPACES_BYTES, "kernel workspaces")
         log.assign([*model.parameters(), *model.buffers()], WEIGHTS)
         run = _Run(model, choices, log)
         if settings is None:
@@ -117,7 +108,7 @@ def traced_run(
 
 def num_trained(config: Mapping[str, Any], choices: TraceChoices) -> int:
     """Trained parameters of the model, by making it without data."""
-    with masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
+    with without_data():
         model = prepared_model(config, choices)
         return sum(each.numel() for each in model.parameters() if each.requires_grad)
 
@@ -208,13 +199,6 @@ class _Run:
 
     def _head_left(self, _gradient: torch.Tensor) -> None:
         self._mark("backward")
-
-
-@contextmanager
-def _without_threads() -> Iterator[None]:
-    """Backward passes in this thread, where the modes that watch are in force."""
-    with torch.autograd.set_multithreading_enabled(False):
-        yield
 
 
 @contextmanager

@@ -15,21 +15,19 @@ from importlib import import_module
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import LoraSpec, Precision
+from frenzy.trainer.model.faster_layers import recompute_layers
 from frenzy.trainer.model.library_configs import config_of
+from frenzy.trainer.model.making import weights_dtype
+from frenzy.trainer.outcome import one_line
 from frenzy.trainer.trace.kernels import flash_attention
 
 ATTENTION: Final = ("eager", "sdpa", "flash_attention_2")
 _FLASH: Final = "flash_attention_2"
 _STAND_IN: Final = "frenzy_stand_in"
-_DTYPES: Final = {
-    Precision.FP32: torch.float32,
-    Precision.BF16: torch.bfloat16,
-    Precision.FP16: torch.float16,
-    Precision.AUTOCAST_BF16: torch.float32,
-}
 
 
 def traced_model(config: Mapping[str, Any], precision: Precision, attention: str) -> Any:
@@ -39,11 +37,11 @@ def traced_model(config: Mapping[str, Any], precision: Precision, attention: str
     """
     family = str(config.get("model_type", ""))
     try:
-        return _from_config(config, _DTYPES[precision], attention).train()
+        return _from_config(config, weights_dtype(precision), attention).train()
     except PermanentError:
         raise
     except Exception as error:  # a config can be wrong in as many ways as there are families
-        detail = f"model.config: transformers makes no language model of family {family!r} of it ({_one_line(error)})."
+        detail = f"model.config: transformers makes no language model of family {family!r} of it ({one_line(error)})."
         raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail)) from error
 
 
@@ -126,7 +124,15 @@ def _yes(*_: Any) -> bool:
 
 
 @contextmanager
-def masks_as_with_data() -> Iterator[None]:
+def without_data() -> Iterator[None]:
+    """Tensors of shapes alone, and backward passes in this thread, where the modes that watch are in force."""
+    in_this_thread = torch.autograd.set_multithreading_enabled(False)
+    with in_this_thread, _masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+
+
+@contextmanager
+def _masks_as_with_data() -> Iterator[None]:
     """Let the library skip a causal mask as it does for real tensors: where it sees a fake one it makes it."""
     import_utils: Any = import_module("transformers.utils.import_utils")
     theirs = getattr(import_utils, "is_fake_tensor", None)
@@ -163,7 +169,7 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
             warnings.simplefilter("ignore", FutureWarning)  # between the two libraries
             return get_peft_model(model, settings)
     except ValueError as error:
-        detail = f"training.lora.target_modules: {list(lora.target_modules)} is refused; {_one_line(error)}."
+        detail = f"training.lora.target_modules: {list(lora.target_modules)} is refused; {one_line(error)}."
         raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail)) from error
 
 
@@ -194,14 +200,6 @@ def _apply_replacing(module: torch.nn.Module, change: Callable[[torch.Tensor], t
 
 def checkpoint_activations(model: Any, *, reentrant: bool) -> None:
     """Keep only each layer's input; its forward pass is repeated in the backward pass."""
-    settings = {"use_reentrant": reentrant, "preserve_rng_state": False}
-    if hasattr(model, "activation_checkpointing_enable"):
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
-    else:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    recompute_layers(model, use_reentrant=reentrant, preserve_rng_state=False)
     if hasattr(model, "peft_config"):
         model.enable_input_require_grads()
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

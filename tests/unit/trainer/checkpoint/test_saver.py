@@ -12,13 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.trainer.put_only_store import PutOnlyStore
+from tests.trainer.whole_checkpoints import list_checkpoints
 
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, tensor_key
 from frenzy.trainer.checkpoint.save import CheckpointSaver, RankFiles, Written, parts, rank_bytes_per_s
-from frenzy.trainer.checkpoint.store import CheckpointStore, list_checkpoints
+from frenzy.trainer.checkpoint.store import CheckpointStore
 
 
 class KeepingStore(PutOnlyStore):

@@ -12,6 +12,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.trainer.put_only_store import PutOnlyStore
+from tests.trainer.whole_checkpoints import list_checkpoints, newest_good
 
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, FileEntry
 from frenzy.core.lifecycle.resume import ParallelLayout
@@ -20,7 +21,7 @@ from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.checkpoint.saved_state import TrainState
-from frenzy.trainer.checkpoint.store import CheckpointStore, list_checkpoints, newest_good, prepare_resume
+from frenzy.trainer.checkpoint.store import CheckpointStore, prepare_resume
 
 LAYOUT = ParallelLayout(2, 2)
 

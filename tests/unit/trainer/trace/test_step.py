@@ -71,8 +71,8 @@ def test_the_parts_add_up_to_the_peak_and_the_peak_is_the_highest_moment() -> No
 
 
 def test_between_steps_weights_and_states_remain() -> None:
-    result = traced_run(LLAMA, replace(SHORT, workspace_bytes=0))
-    assert result.resident_bytes == pytest.approx(6 * PARAMETERS, rel=1e-3)
+    result = traced_run(LLAMA, SHORT)
+    assert result.resident_bytes - CUBLAS_WORKSPACES_BYTES == pytest.approx(6 * PARAMETERS, rel=1e-3)
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16, Precision.AUTOCAST_BF16])
@@ -210,13 +210,11 @@ def test_storages_are_counted_once_and_leave_with_their_last_tensor(sizes: list[
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
 def test_deepspeed_between_steps_holds_what_its_partitioning_says(zero_stage: int) -> None:
     ranks, bucket = 8, 20_000
-    result = traced_run(
-        LLAMA, replace(SHORT, workspace_bytes=0), zero_settings(zero_stage, ranks, bucket), num_ranks=ranks
-    )
+    result = traced_run(LLAMA, SHORT, zero_settings(zero_stage, ranks, bucket), num_ranks=ranks)
     partitioned = 12 * PARAMETERS / ranks
     expected = 2 * PARAMETERS + partitioned if zero_stage < 3 else 16 * PARAMETERS / ranks + 2 * bucket
     # Beside them: stage 3 keeps small tensors whole, and every storage takes a multiple of 512 bytes.
-    assert result.resident_bytes == pytest.approx(expected, rel=0.02)
+    assert result.resident_bytes - CUBLAS_WORKSPACES_BYTES == pytest.approx(expected, rel=0.02)
     assert part(result, "between steps", "optimizer states") == pytest.approx(partitioned * 8 / 12, rel=0.01)
     assert part(result, "between steps", "fp32 master weights") == pytest.approx(partitioned * 4 / 12, rel=0.01)
 

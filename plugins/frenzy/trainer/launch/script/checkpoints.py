@@ -48,7 +48,7 @@ def record(spec: LaunchSpec, checkpoint: ScriptCheckpoint, scratch: Path) -> boo
     store.upload(checkpoint.step, file)
     manifest = CheckpointManifest(
         step=checkpoint.step,
-        layout=_layout(spec),
+        layout=ParallelLayout.of(spec.plan),
         files=(FileEntry(_NAME, len(content), sha256=hashlib.sha256(content).hexdigest()),),
         save_id=uuid.uuid4().hex,
         format=SCRIPT_FORMAT,
@@ -66,7 +66,7 @@ def newest(spec: LaunchSpec) -> ScriptCheckpoint | None:
     for manifest in store.manifests():
         if manifest.format != SCRIPT_FORMAT or store.mismatch(manifest) is not None:
             continue
-        if manifest.layout != _layout(spec) and not spec.job.can_change_width:
+        if manifest.layout != ParallelLayout.of(spec.plan) and not spec.job.can_change_width:
             continue
         place = f"{RunPaths(spec.run_dir).checkpoints_dir}/{manifest.folder}/{_NAME}"
         try:
@@ -78,10 +78,6 @@ def newest(spec: LaunchSpec) -> ScriptCheckpoint | None:
             continue
         logger.warning("the checkpoint of step %d is no longer at %s", manifest.step, path)
     return None
-
-
-def _layout(spec: LaunchSpec) -> ParallelLayout:
-    return ParallelLayout(spec.plan.num_gpus, spec.plan.zero_stage, spec.plan.tp)
 
 
 def _is_there(path: str) -> bool:

@@ -21,7 +21,7 @@ from frenzy.core.values.run_files import EXIT_BY_REASON, REASON_BY_EXIT, ExitCod
 from frenzy.core.values.workload import WorkloadSpec
 from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.launch.child import fork, log_tail
-from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ranks, log_file, logs_folder, upload_logs
+from frenzy.trainer.launch.local_ranks import LocalRanks, local_ranks, log_file, logs_folder, upload_logs
 from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import meet
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest
@@ -29,6 +29,7 @@ from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text,
 from frenzy.trainer.launch.script.relay import NodeWatch, RankWatch, bound
 from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.launch.tracking import begin_tracking
+from frenzy.trainer.loop.control import StopRequest
 from frenzy.trainer.outcome import CRASHED, budget_exceeded, describe_death
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
 from frenzy.trainer.telemetry.writer import NodeTelemetry

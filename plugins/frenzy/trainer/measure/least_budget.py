@@ -1,53 +1,11 @@
-"""The least memory a case runs in, found by running it; and the cap on a real GPU's allocator."""
+"""The least memory a case runs in, found by running it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 _FIRST_STEP_SHARE: Final = 1 / 64
-
-
-class CappedAllocator(Protocol):
-    """A GPU's allocator that can be told how much of the device it may take."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Memory of the whole device."""
-        ...
-
-    def set_fraction(self, fraction: float) -> None:
-        """Take no more than ``fraction`` (0..1) of the device from now on; more is out of memory."""
-        ...
-
-
-class TorchAllocator:
-    """torch's caching allocator on one GPU (``torch.cuda.set_per_process_memory_fraction``)."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    @property
-    def total_bytes(self) -> int:
-        import torch
-
-        return int(torch.cuda.get_device_properties(self._index).total_memory)
-
-    def set_fraction(self, fraction: float) -> None:
-        import torch
-
-        torch.cuda.set_per_process_memory_fraction(fraction, self._index)
-
-
-@contextmanager
-def capped(allocator: CappedAllocator, budget_bytes: int) -> Iterator[None]:
-    """Within the block ``allocator`` may take ``budget_bytes``, and the whole device afterwards again."""
-    allocator.set_fraction(min(1.0, budget_bytes / allocator.total_bytes))
-    try:
-        yield
-    finally:
-        allocator.set_fraction(1.0)
 
 
 def smallest_budget(
