@@ -10,7 +10,7 @@ PYTEST ?= $(BIN)/python -m pytest
 PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Parts of test-all that wait more than they compute: two at a time, the longest first; each tells all when it ends.
 WAITING := test-e2e-shared test-e2e-elastic test-k8s test-apart
-# The tests of the Airflow whose jobs move for others and which is broken.
+# The tests of the Airflow whose jobs move for others, and which they break.
 ELASTIC := tests/e2e/test_elastic.py tests/e2e/test_supervision.py
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true

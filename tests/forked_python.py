@@ -35,7 +35,7 @@ def printed(program: str, given: str, environment: Mapping[str, str]) -> str:
 def _run(answer: Connection, program: str, given: str, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # as the first that asked has found it
+    tempfile.tempdir = None  # else the folder that an earlier program found
     warnings.simplefilter("ignore")
     sys.stdin = io.StringIO(given)
     with redirect_stdout(io.StringIO()) as said:

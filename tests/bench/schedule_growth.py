@@ -19,7 +19,7 @@ from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.sim.clusters import cluster_named
 from tools.policy_bench.rivals import scheduler_named
 
-POLICIES = ("has", "backfill", "frenzy-paper", "sia-ilp")
+POLICIES = ("has", "backfill", "frenzy-paper-published", "sia-ilp")
 NUM_JOBS = (160, 320, 640, 1280, 2560, 5120, 10_240)
 NUM_GPUS = (256, 512, 1024, 2048, 4096, 8192)
 SIA_JOBS = 1280

@@ -1,4 +1,4 @@
-"""Two embedded Airflows, one after the other: for jobs that move for others and for being broken, then for all else.
+"""Two embedded Airflows: for jobs that move for others and for being broken, then for all else.
 
 The second is on PostgreSQL where there is one.
 """
@@ -16,6 +16,7 @@ from tests.e2e.walker import ELASTIC_CLUSTER, READ_SELDOM, Walker, write_cluster
 from tests.embedded_stack import Stack
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
+from frenzy.cli.embedded.tcp_ports import reserved_port
 
 # Short, so that a test can outlast one.
 LEASE_S = 15
@@ -84,7 +85,10 @@ def elastic_walker(
         "FRENZY_MIN_RUN_S": "3",
         "FRENZY_RESTART_S": "8",
     }
-    with Stack.running(files / "home", env={**env, **stack_settings("sqlite")}) as running:
+    # Tests stop it and start it again. Other stacks look for a port from 8080 to 8279 meanwhile.
+    with reserved_port("127.0.0.1", None, preferred=8400) as port:
+        pass
+    with Stack.running(files / "home", port, env={**env, **stack_settings("sqlite")}) as running:
         user = Walker(running, write_corpus(files))
         yield user
         user.http.close()

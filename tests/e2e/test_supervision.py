@@ -24,6 +24,7 @@ from frenzy.cli.embedded.stack import COMPONENTS
 from frenzy.cli.embedded.stack_processes import kill_processes, marked_processes
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
+from frenzy.settings import CHECKOUT
 
 pytestmark = pytest.mark.thorough
 
@@ -36,7 +37,7 @@ def mortal(elastic_walker: Walker) -> Walker:
 
 @pytest.fixture(scope="module")
 def unmoved(mortal: Walker) -> Run:
-    """A run that trains through the first of these deaths."""
+    """A run that trains through the first two of these deaths."""
     return mortal.start("unmoved", training=long_training(50_000), elastic="off")
 
 
@@ -123,7 +124,11 @@ def test_a_program_that_is_told_to_end_stops_its_stack_first(mortal: Walker, nig
         "with Stack.running(Path(sys.argv[1])) as stack:\n    print('up', flush=True); time.sleep(600)"
     )
     program = subprocess.Popen(
-        [sys.executable, "-c", code, str(home)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", code, str(home)],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     try:
         assert program.stdout is not None

@@ -100,7 +100,7 @@ def walker(
         **stack_settings("postgresql"),
     }
     home = tmp_path / "stack"
-    with reserved_port("127.0.0.1", None) as port:
+    with reserved_port("127.0.0.1", None, preferred=8401) as port:
         pass
     template.write_text(yaml.safe_dump(task_template(variables_of_components(env, home, port))))
     with Stack.running(home, port, env=env) as stack:

@@ -32,7 +32,7 @@ _LAUNCH_PATIENCE_S = 3600.0
 
 
 def reconcile_targets(services: Services) -> tuple[ReconcileTarget, ...]:
-    """Refresh the inventory, end what Airflow has ended, mark overdue leases; what to look at.
+    """Refresh the inventory, mend the pools, end what Airflow has ended, mark overdue leases; what to look at.
 
     An inventory that cannot tell, as with a mistake in the cluster file, keeps no GPUs from being freed.
     """
@@ -40,6 +40,7 @@ def reconcile_targets(services: Services) -> tuple[ReconcileTarget, ...]:
     with services.ledger.transaction() as tx:
         if cluster is not None:
             refresh_inventory(tx, cluster, partial(_inventory, services))
+        tx.mirror_pools(tx.cluster())  # somebody may have changed or deleted one in Airflow
         has_cancelled = _cancel_dead_dag_runs(tx, services, now_s)
         _mark_overdue(tx, now_s)
         if has_cancelled:

@@ -71,6 +71,17 @@ def test_an_older_answer_of_the_inventory_replaces_no_newer_one(airflow: Airflow
         assert tx.cluster() == airflow.services.inventory.cluster()
 
 
+def test_a_pool_that_was_deleted_in_airflow_comes_back(airflow: Airflow) -> None:
+    ledger = airflow.services.ledger
+    assert isinstance(ledger, InMemoryLedger)
+    reconcile_targets(airflow.services)
+    wanted = dict(ledger._facts.pools)
+    assert wanted
+    ledger._facts = replace(ledger._facts, pools={})
+    reconcile_targets(airflow.services)
+    assert ledger._facts.pools == wanted
+
+
 def break_cluster_file(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
     def cluster() -> Cluster:
         raise SpecError([Violation(path="gpu_types", value="'?'", allowed="a mapping")])

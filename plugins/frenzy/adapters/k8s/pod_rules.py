@@ -105,7 +105,7 @@ _Variable = Annotated[str, Field(pattern=_VARIABLE)]
 _UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 _CHECKED: Final = with_config(ConfigDict(extra="forbid"))
-# Settings of these names say them.
+# Set by variables of these names, not in the file.
 _NOT_IN_THE_FILE: Final = frozenset({"stop_grace_s", "startup_s", "collective_timeout_s"})
 
 
@@ -302,7 +302,7 @@ def parse_pod_rules(text: str, *, stop_grace_s: float = 30.0) -> PodRules:
     if not isinstance(document, Mapping):
         raise refused(_WHOLE, shown(document), "write a mapping with at least an image")
     violations = [
-        Violation(path=name, value=shown(document[name]), allowed="no such field; set FRENZY_STOP_GRACE_S")
+        Violation(path=name, value=shown(document[name]), allowed=f"no such field; set FRENZY_{name.upper()}")
         for name in sorted(_NOT_IN_THE_FILE & document.keys())
     ]
     known = {name: value for name, value in document.items() if name not in _NOT_IN_THE_FILE}

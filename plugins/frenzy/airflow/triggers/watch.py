@@ -50,7 +50,7 @@ class Watch:
     """One attempt under watch. ``look`` is called again and again until ``ended``."""
 
     def __init__(self, *, spec: LaunchSpec, view: RunView, workers: Workers, client: AsyncApiClient, log: Any) -> None:
-        attempt = next(each for each in view.attempts if each.attempt == spec.attempt)
+        (attempt,) = (each for each in view.attempts if each.attempt == spec.attempt)
         self.ended = not attempt.is_live
         self._spec, self._workers, self._client, self._log = spec, workers, client, log
         self._policy = MonitorPolicy(hang_s=workers.settings.hang_s, startup_s=workers.settings.startup_s)

@@ -400,6 +400,7 @@ def test_many_clients_at_once_book_no_gpu_twice_and_none_is_thrown_out(
         assert world._do("SELECT count(*) FROM frenzy_lease WHERE state = 'ended'") == [(seen["num_granted"],)]
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # Python 3.12, of a process with threads
 def test_a_connection_made_before_a_fork_is_not_used_after_it(world: SqlWorld) -> None:
     with world.ledger.reading() as tx:
         tx.cluster()
@@ -411,6 +412,8 @@ def test_a_connection_made_before_a_fork_is_not_used_after_it(world: SqlWorld) -
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert world.ledger._engine.pool is pool
+    with world.ledger.reading() as tx:
+        assert tx.cluster() == values.cluster()
 
 
 # the database's own errors

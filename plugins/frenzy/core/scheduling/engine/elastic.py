@@ -31,7 +31,7 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sw
 
     Where no job may be moved: of starts only. Jobs under memory pressure come first (``swap``). Actions may use GPUs
     that others of the same answer give back. A target that GPUs on several nodes cannot serve is open to as many as
-    found a place, and the sweep made again. So it is where moves together do not pay, with those jobs fixed.
+    found a place, and the sweep is made again; also where moves together do not pay, with those jobs fixed.
     """
     policy, swaps = state.policy, tuple[Action, ...]()
     active = chain(state.running.values(), (each.job for each in state.waiting))
@@ -60,9 +60,10 @@ def _kept(entry: Entry, staying: Collection[str]) -> Entry:
 
 def _unpaid(sweep: Sweep, served: list[Served]) -> set[str]:
     """Run keys of the jobs that had better stay: they lose by a change that nothing forces, more than is gained on the
-    GPU types that it touches, and whoever takes anything else does so without what they hold. A turn sees only what a
-    job takes, not what comes of those after it: where queues have shares, what one leaves that has no right to it, and
-    the next one takes, another may lose.
+    GPU types that it touches, and whoever takes anything else does so without what they hold.
+
+    A turn judges what its own job takes, not what comes of the jobs after it. Where queues have shares, a job may leave
+    GPUs to which it has no right, the next one takes them, and a third loses by it.
 
     Those who gain are not of them: what is idle anyway is theirs, once the others stay.
     """
