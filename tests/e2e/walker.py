@@ -21,7 +21,7 @@ from frenzy.core.values.codec import decode
 T = TypeVar("T")
 
 # Shared machines are slow at times; a test that waits in vain fails with what it waited for.
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 RECONCILE = "frenzy_reconcile"
 # DAG files that change are read at once. By default Airflow reads all others anew twice a minute, too: with the jobs of
 # all tests, much. Still within a test's patience, for a file that was written while it was read.

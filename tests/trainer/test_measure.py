@@ -44,7 +44,7 @@ def measured(folder: Path, grid: dict[str, Any], *options: str) -> dict[str, Any
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1000,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -91,7 +91,7 @@ def measured(folder: Path, text: Path, cases: list[MeasureCase]) -> list[Measure
         env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1000,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]

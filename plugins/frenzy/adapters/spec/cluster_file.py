@@ -22,7 +22,7 @@ A node with a count above 1 and no ``{i}`` in its name gets ``-1``, ``-2`` ... a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -44,6 +44,9 @@ MAX_NODES: Final = 100_000
 
 _RATE: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([kKMGTP]?)\s*([A-Za-z/]*)\s*$")
 _RATE_FACTORS: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_FLOPS: Final = frozenset({"", "flops", "flop/s", "flops/s"})
+# A small b is a bit: networks are sold by them.
+_BANDWIDTHS: Final = {"": 1.0, "B/s": 1.0, **dict.fromkeys(("bit/s", "b/s", "bps"), 1 / 8)}
 _LEAST_BARE_RATE: Final = 1e6
 _INDEX: Final = re.compile(r"\{i(?::0([1-9]))?\}")
 _NAME: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
@@ -121,19 +124,31 @@ def _whole_bytes(value: object) -> object:
     return parse_memory(value)
 
 
-def _rate(value: object) -> object:
-    """``"40 GFLOPS"``, ``"2 TB/s"`` or a plain number, per second; none so small that its unit was forgotten."""
+def _flops(value: object) -> float:
+    """``"40 GFLOPS"`` or a plain number, per second."""
+    return _rate(value, lambda unit: 1.0 if unit.lower() in _FLOPS else None, "'40 GFLOPS' or '312 TFLOPS'", "TFLOPS")
+
+
+def _bandwidth(value: object) -> float:
+    """Bytes per second of ``"2 TB/s"``, ``"400 Gbit/s"`` or a plain number."""
+    return _rate(value, _BANDWIDTHS.get, "'900 GB/s' or '400 Gbit/s'", "GB/s")
+
+
+def _rate(value: object, factor_of: Callable[[str], float | None], examples: str, usual: str) -> float:
+    """None so small that its unit was forgotten."""
     match = _RATE.match(str(value)) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-    if match is None or match[3].lower() not in {"", "flops", "flop/s", "flops/s", "b/s"}:
-        raise ValueError("write a rate, for example '40 GFLOPS', '312 TFLOPS' or '900 GB/s'")
-    rate = float(match[1]) * _RATE_FACTORS[match[2]]
+    factor = None if match is None else factor_of(match[3])
+    if match is None or factor is None:
+        raise ValueError(f"write a rate, for example {examples}")
+    rate = float(match[1]) * _RATE_FACTORS[match[2]] * factor
     if rate < _LEAST_BARE_RATE and not match[2] + match[3]:
-        raise ValueError(f"{value} without a unit is {value} a second; write {value} TFLOPS or {value} GB/s")
+        raise ValueError(f"{value} without a unit is {value} a second; write {value} {usual}")
     return rate
 
 
 _Size = Annotated[int, BeforeValidator(_whole_bytes), Field(gt=0)]
-_Rate = Annotated[float, BeforeValidator(_rate), Field(gt=0, allow_inf_nan=False)]
+_Flops = Annotated[float, BeforeValidator(_flops), Field(gt=0, allow_inf_nan=False)]
+_Bandwidth = Annotated[float, BeforeValidator(_bandwidth), Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(pattern=_NAME)]
 
 
@@ -147,13 +162,13 @@ class _TypeEntry(_Strict):
     card: str | None = None
     kind: DeviceKind | None = None
     memory_bytes: Annotated[_Size | None, Field(alias="memory")] = None
-    flops_per_s: Annotated[_Rate | None, Field(alias="flops")] = None
-    bf16_flops_per_s: Annotated[_Rate | None, Field(alias="bf16_flops")] = None
-    tf32_flops_per_s: Annotated[_Rate | None, Field(alias="tf32_flops")] = None
-    fp32_flops_per_s: Annotated[_Rate | None, Field(alias="fp32_flops")] = None
-    memory_bandwidth_bytes_per_s: Annotated[_Rate | None, Field(alias="memory_bandwidth")] = None
-    link_bytes_per_s: Annotated[_Rate | None, Field(alias="link")] = None
-    node_link_bytes_per_s: Annotated[_Rate | None, Field(alias="node_link")] = None
+    flops_per_s: Annotated[_Flops | None, Field(alias="flops")] = None
+    bf16_flops_per_s: Annotated[_Flops | None, Field(alias="bf16_flops")] = None
+    tf32_flops_per_s: Annotated[_Flops | None, Field(alias="tf32_flops")] = None
+    fp32_flops_per_s: Annotated[_Flops | None, Field(alias="fp32_flops")] = None
+    memory_bandwidth_bytes_per_s: Annotated[_Bandwidth | None, Field(alias="memory_bandwidth")] = None
+    link_bytes_per_s: Annotated[_Bandwidth | None, Field(alias="link")] = None
+    node_link_bytes_per_s: Annotated[_Bandwidth | None, Field(alias="node_link")] = None
     compute_capability: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")] | None = None
     power_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

@@ -163,6 +163,8 @@ VIRTUAL = "gpu_types: {v: {kind: virtual, memory: 1 GiB, flops: 1 GFLOPS}}\n"
         ("nodes: [{name: n, gpu_type: t4, gpus: 1, host_memory: '64'}]", "nodes[0].host_memory", "64", "64 GiB"),
         (f"gpu_types: {{t4: {{flops: 989}}}}\n{NODE}", "gpu_types.t4.flops", "989", "write 989 TFLOPS"),
         (f"gpu_types: {{t4: {{flops: fast}}}}\n{NODE}", "gpu_types.t4.flops", "'fast'", "40 GFLOPS"),
+        (f"gpu_types: {{t4: {{flops: 40 GB/s}}}}\n{NODE}", "gpu_types.t4.flops", "'40 GB/s'", "40 GFLOPS"),
+        (f"gpu_types: {{t4: {{node_link: 4 TFLOPS}}}}\n{NODE}", "gpu_types.t4.node_link", "'4 TFLOPS'", "400 Gbit/s"),
         (f"gpu_types: {{t4: {{kind: tpu}}}}\n{NODE}", "gpu_types.t4.kind", "'tpu'", "'cuda' or 'virtual'"),
         (f"gpu_types: {{x: {{card: t5}}}}\n{NODE}", "gpu_types.x.card", "'t5'", "did you mean 't4'"),
         (f"gpu_types: {{X y: }}\n{NODE}", "gpu_types.X y", "'X y'", "must match"),
