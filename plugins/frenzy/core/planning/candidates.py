@@ -269,7 +269,7 @@ class TypeFacts:
             detail=(
                 f"{plan.plan_id} needs {format_bytes(needed)} of host memory on each node for its "
                 f"{counted(ranks, 'rank')}, {format_bytes(needed - there)} more than a node of {plan.gpu_type} has "
-                f"({format_bytes(there)}); most of it {tightest.name} ({format_bytes(tightest.bytes_of(ranks))})."
+                f"({format_bytes(there)}); its largest part {tightest.name} ({format_bytes(tightest.bytes_of(ranks))})."
             ),
             remedy=f"Nodes with {format_bytes(needed)} of host memory.",
         )
@@ -387,7 +387,7 @@ def memory_refusal(plan: ResourcePlan, extra_bytes: int) -> Reason:
         detail=(
             f"{plan.plan_id} needs {format_bytes(needed)}{grown}, {format_bytes(lacking)} more than the "
             f"{format_bytes(plan.gpu_memory_bytes)} of {plan.gpu_type}; peak at {plan.memory.at}, "
-            f"most of it {tightest.name} ({format_bytes(tightest.num_bytes)})."
+            f"its largest part {tightest.name} ({format_bytes(tightest.num_bytes)})."
         ),
         remedy=f"A GPU with {format_bytes(needed)}.",
     )

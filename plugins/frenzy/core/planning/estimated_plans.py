@@ -316,7 +316,7 @@ def _whence(memory: MemoryPrediction) -> str:
     if memory.source is MemorySource.LEARNT:
         return f"{memory.terms[0].name}, with a margin of {memory.margin_share:.0%}"
     if memory.source is MemorySource.PREDICTED:
-        return f"peak at {memory.at}, most of it {memory.terms[0].name}"
+        return f"peak at {memory.at}, its largest term {memory.terms[0].name}"
     return memory.terms[0].name
 
 

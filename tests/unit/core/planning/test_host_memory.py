@@ -144,7 +144,7 @@ def test_a_node_with_too_little_host_memory_is_refused_with_both_figures_and_the
     assert not any(each.feasible for each in plan_candidates(asked, there, CALIBRATION))
     for each in short:
         assert "host memory on each node for its" in each.reason.detail
-        assert "(2.0 GiB); most of it loading" in each.reason.detail
+        assert "(2.0 GiB); its largest part loading" in each.reason.detail
     remedy = smallest_remedy(asked, there, CALIBRATION).remedy
     assert remedy is not None
     assert "host memory of a node of card" in remedy

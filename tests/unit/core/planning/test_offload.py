@@ -132,7 +132,7 @@ def test_too_little_host_memory_refuses_with_what_a_node_must_have() -> None:
     for each in short:
         assert each.plan.memory.host_bytes > 4 * GIB
         assert "host memory on each node" in each.reason.detail
-        assert "most of it" in each.reason.detail
+        assert "its largest part" in each.reason.detail
         assert each.reason.remedy is not None
         assert "of host memory" in each.reason.remedy
     least = min(each.plan.memory.host_bytes for each in short) / GIB

@@ -199,7 +199,7 @@ def _what_was_traced(traced: TracedPlan) -> str:
 
 def _moments(result: TraceResult) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in ("point in time", "highest", "most of it"):
+    for heading in ("point in time", "highest", "largest terms"):
         table.add_column(heading, justify="right" if heading == "highest" else "left")
     for each in result.by_moment:
         most = "; ".join(f"{part.name} {format_bytes(part.num_bytes)}" for part in each.by_category[:3])

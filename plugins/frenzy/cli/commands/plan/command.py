@@ -39,7 +39,8 @@ def plan(
 ) -> int:
     """List the plans for a job with their memory, time, cost, and the reason of each rank or refusal.
 
-    Needs no Airflow and starts nothing. Exit status 1 when no plan fits, 2 when a run would refuse its data.
+    Needs no Airflow and starts nothing. Exit status 1 when no plan fits, 2 when a run would refuse what can be read of
+    its data.
     """
     from frenzy.adapters.connection_settings import settings_at_hand
     from frenzy.cli.commands.plan.fit import show_fit
