@@ -8,10 +8,9 @@ SOURCES := plugins tools tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
 # For tests that share no Airflow: as many processes as there are cores, each of which takes 1 to 2 GB.
 PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
-# Parts of test-all that wait more than they compute: two at a time, the longest first; each tells all when it ends.
-WAITING := test-e2e-shared test-e2e-elastic test-k8s test-apart
-# The tests of the Airflow whose jobs move for others, and which they break.
-ELASTIC := tests/e2e/test_elastic.py tests/e2e/test_supervision.py
+# Parts of test-all that also wait: two at a time, the longest first; each tells all when it ends. End-to-end tests are
+# one part, for two trainings of theirs at a time already fill two cores.
+WAITING := test-e2e test-k8s test-apart
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
@@ -52,11 +51,8 @@ else
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=target $(WAITING)
 endif
 
-test-e2e-shared: $(STAMP)
-	@$(PYTEST) $(filter-out $(ELASTIC),$(wildcard tests/e2e/test_*.py)) --durations 20
-
-test-e2e-elastic: $(STAMP)
-	@$(PYTEST) $(ELASTIC) --durations 20
+test-e2e: $(STAMP)
+	@$(PYTEST) tests/e2e --durations 20
 
 test-apart: $(STAMP)
 	@$(PYTEST) -n 2 --dist loadfile tests/packaging tests/pages tests/processes
