@@ -50,7 +50,9 @@ class Browser:
 
     def evaluate(self, script: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        # A promise that nothing in the page holds may be collected before it is settled.
+        held = f"globalThis.awaited = eval({json.dumps(script)})"
+        answer = self.call("Runtime.evaluate", expression=held, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"].get("exception", {}).get("description")))
         return answer["result"].get("value")
