@@ -28,9 +28,10 @@ _ASSUMED_STEPS: Final = 1000
 class OfflinePlan:
     """MARP's answer: ``candidates`` as ranked; ``refusal`` when none fits, with its remedy.
 
-    is_estimate: whether ``total_steps`` is of tokens that are not counted yet. data_refusal: why a run would refuse its
-    data or tokenizer, as far as they can be read here. note: why ``total_steps`` is assumed, or which data are not
-    here; None when all is well.
+    is_estimate: whether ``total_steps`` is of tokens that are not counted yet. model: what is trained, in one line;
+    None where no model is named. data_refusal: why a run would refuse its data or tokenizer, as far as they can be read
+    here. note: why ``total_steps`` is assumed, which data are not here, what a user may not expect of the model; None
+    when all is well.
     """
 
     cluster_file: str
@@ -39,6 +40,7 @@ class OfflinePlan:
     candidates: tuple[Candidate, ...]
     refusal: Reason | None
     is_estimate: bool = False
+    model: str | None = None
     data_refusal: Reason | None = None
     note: str | None = None
 
@@ -82,6 +84,7 @@ def plan_offline(
     """
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
+    from frenzy.core.planning.model_notes import model_line, model_notes
 
     there = load_cluster(cluster_file)
     shape, trace = _model_of(job, settings, told)
@@ -99,9 +102,14 @@ def plan_offline(
         candidates=candidates,
         refusal=None if fits else smallest_remedy(request, there, calibration, policy),
         is_estimate=known.is_estimate,
+        model=model_line(job, shape, known.number),
         data_refusal=known.refusal,
-        note=known.note,
+        note=_joined(known.note, *model_notes(job, shape)),
     )
+
+
+def _joined(*notes: str | None) -> str | None:
+    return " ".join(each for each in notes if each) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +118,8 @@ class FitAnswer:
 
     cards: as asked. host_memory_bytes: that the node is taken to have. changes: of the job, none where it
     fits as it is; None where no change was found that makes it fit. job: with the changes. candidates: its
-    plans there, or the refused ones of the job as it is. data_refusal: as of ``OfflinePlan``. note: also why a cluster
-    file was not heeded; None when all is well.
+    plans there, or the refused ones of the job as it is. model, data_refusal: as of ``OfflinePlan``. note: also why a
+    cluster file was not heeded; None when all is well.
     """
 
     cards: str
@@ -119,6 +127,7 @@ class FitAnswer:
     changes: tuple[Change, ...] | None
     job: TrainingJob
     candidates: tuple[Candidate, ...]
+    model: str | None = None
     data_refusal: Reason | None = None
     note: str | None = None
 
@@ -146,6 +155,7 @@ def fit_offline(
     from frenzy.adapters.k8s.inventory.products import cards_sold_as
     from frenzy.core.planning.asked_cards import node_of_cards
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
+    from frenzy.core.planning.model_notes import model_line, model_notes
 
     own, note = _types_in(cluster_file, settings)
     there = node_of_cards(cards, own, cards_sold_as)
@@ -169,8 +179,9 @@ def fit_offline(
         changes=changes,
         job=free,
         candidates=candidates,
+        model=model_line(free, shape, steps.number),
         data_refusal=steps.refusal,
-        note=" ".join(each for each in (note, steps.note) if each) or None,
+        note=_joined(note, steps.note, *model_notes(free, shape)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -13,12 +14,14 @@ from frenzy.app.plan_listing import ASSUMED_STEPS, plan_facts, tuned_request
 from frenzy.app.register import check_runs_read, planned, record_of
 from frenzy.app.services import Services
 from frenzy.app.stored_jobs import check_storable, check_use, dag_id_of
+from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import micro_batches
+from frenzy.core.planning.model_notes import model_line, model_notes
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import DataFacts, RunIdentity, RunRecord
 from frenzy.core.runs.protocol import RegisterRun, WhatIf
 from frenzy.core.runs.views import DraftView
-from frenzy.core.values.errors import SpecError, TemporaryError, Violation
+from frenzy.core.values.errors import PermanentError, SpecError, TemporaryError, Violation
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.scheduling_facts import Hold, Start
@@ -102,8 +105,10 @@ def draft(
         preview = plans()
     fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
     refused = [each for each in preview.candidates if not each.feasible]
+    model, note = _told_of(run)
     view = replace(
-        unplanned(job, shown=shown, note=_note(run)),
+        unplanned(job, shown=shown, note=note),
+        model=model,
         total_steps=run.total_steps or ASSUMED_STEPS,
         candidates=(*fitting[:_MOST_SHOWN], *refused[:_MOST_SHOWN]),
         num_fitting=len(fitting),
@@ -164,10 +169,17 @@ def unplanned(job: TrainingJob, *, shown: str, note: str | None) -> DraftView:
     return DraftView(name=job.name, dag_id=dag_id_of(job.name), shown=shown, total_steps=steps, note=note)
 
 
-def _note(run: RunRecord) -> str | None:
-    if run.total_steps is not None:
-        return None
-    return f"Times are for {ASSUMED_STEPS} steps: the data are counted when the run begins."
+def _told_of(run: RunRecord) -> tuple[str | None, str | None]:
+    """What is trained, and the note."""
+    notes, line = [], None
+    if run.total_steps is None:
+        notes.append(f"Times are for {ASSUMED_STEPS} steps: the data are counted when the run begins.")
+    with suppress(PermanentError):  # of a model that is not supported the reason says so
+        if run.job.names_a_model:
+            shape = model_shape(run.model_config or {})
+            line = model_line(run.job, shape, run.total_steps or ASSUMED_STEPS)
+            notes += model_notes(run.job, shape)
+    return line, " ".join(notes) or None
 
 
 def _with_decision(services: Services, view: DraftView, run: RunRecord, fitting: list[Candidate]) -> DraftView:

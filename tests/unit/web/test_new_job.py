@@ -42,10 +42,13 @@ TO_ADA: Final = QueueRules(queues=(QueueRule(name="default"), QueueRule(name="fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeModels(ModelReader):
-    """Knows the config of every job; asked: of which. trouble: raised instead. gate: held while it is closed."""
+    """Knows the config of every job; asked: of which. trouble: raised instead. gate: held while it is closed.
+    other: fields of the config.
+    """
 
     asked: list[str] = field(default_factory=list)
     trouble: list[Exception] = field(default_factory=list)
+    other: dict[str, Any] = field(default_factory=dict)
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
@@ -55,7 +58,7 @@ class FakeModels(ModelReader):
         assert self.gate.wait(30)
         for each in self.trouble:
             raise each
-        return CONFIG
+        return {**CONFIG, **self.other}
 
 
 @pytest.fixture
@@ -93,6 +96,14 @@ def test_a_job_that_could_start_says_so_with_its_plan_and_stores_nothing(user: U
     assert view.plan_id in {each.plan.plan_id for each in view.candidates}
     assert view.reason is not None and "words" not in user("op").send("GET", "/jobs").text
     assert user("op").send("GET", "/runs").json() == []
+
+
+def test_a_draft_says_what_is_trained_and_which_default_is_seldom_meant(user: Users, models: FakeModels) -> None:
+    view = drafted(user("ada"))
+    assert view.model is not None and view.model.startswith("gpt2 of ") and "102,400 tokens in 100 steps" in view.model
+    models.other["vocab_size"] = 50257
+    note = drafted(user("ada")).note
+    assert note is not None and note.startswith("model.tokenizer is byte")
 
 
 def test_a_name_that_is_stored_says_that_it_is_replaced(user: Users) -> None:

@@ -76,7 +76,8 @@ class Preset:
 class DraftView:
     """What would become of a job if it were submitted now.
 
-    shown: the specification as its DAG shows it. total_steps: what times are for. note: what is not known yet.
+    shown: the specification as its DAG shows it. total_steps: what times are for. model: what is trained, in one line;
+    None where no model is named or read. note: what is not known yet, and what a user may not expect of the model.
     candidates: those that fit, best first, then refused ones; long lists are cut, so ``num_fitting`` and
     ``num_refused`` count all. reason: why none fits, with a remedy; else why the next pass would start it with
     ``plan_id``, or would not. replaces: whether a job of its name is stored already. trigger: when its DAG runs by
@@ -92,6 +93,7 @@ class DraftView:
     candidates: tuple[Candidate, ...] = ()
     num_fitting: int = 0
     num_refused: int = 0
+    model: str | None = None
     note: str | None = None
     reason: Reason | None = None
     plan_id: str | None = None

@@ -33,6 +33,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def large_number(number: int) -> str:
+    """``"65,536"``, ``"131 million"``, ``"8.03 billion"``."""
+    for word, factor in (("trillion", 10**12), ("billion", 10**9), ("million", 10**6)):
+        if number >= factor:
+            value = number / factor
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {word}"
+    return f"{number:,}"
+
+
 def are(count: int) -> str:
     """The verb after so many."""
     return "is" if count == 1 else "are"

@@ -18,9 +18,10 @@ function facts(draft) {
     ["cost", costOf(timed(plan, "predicted_cost"))],
     ["memory", `${bytes(plan.memory.required_bytes)} of ${bytes(plan.gpu_memory_bytes)} on each GPU`],
     ["why", reason(draft.reason)],
+    ["model", draft.model],
     ["runs", scheduleWords(draft)],
   ];
-  return el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  return el("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
 // tune(say): changes the text as little as makes it fit.
@@ -30,6 +31,7 @@ function summary(draft, tune) {
     draft.note ? notice(draft.note, null, "warn") : null,
     draft.tuned.length ? notice("Changed so that it fits:", draft.tuned.join("; ")) : null,
     isRefused(draft) ? el("div", { class: "notice bad" }, reason(draft.reason)) : facts(draft),
+    isRefused(draft) && draft.model ? el("p", { class: "faint" }, `Model: ${draft.model}`) : null,
     isRefused(draft) ? el("p", {}, actionButton("Tune to fit", tune)) : null,
   ];
 }

@@ -33,6 +33,17 @@ def test_plans_are_listed_with_memory_time_cost_and_reason(frenzy: Command, spec
         assert word in said.out
 
 
+def test_what_is_trained_stands_above_the_plans_and_in_json(frenzy: Command, spec: Path, cluster_file: Path) -> None:
+    spec.write_text(spec.read_text(encoding="utf-8").replace("264", "50257"), encoding="utf-8")
+    asked = ("plan", str(spec), "--cluster", str(cluster_file))
+    said, fit, told = frenzy(*asked), frenzy(*asked, "--fit", "1xRTX4090"), frenzy(*asked, "--json")
+    model = json.loads(told.out)["model"]
+    assert "random weights; tokenizer byte, 257 of the vocabulary of 50,257; 1,280 tokens in 10 steps" in model
+    for each in (said, fit):
+        assert each.out.startswith(f"Model: {model}\n")
+        assert "Note: model.tokenizer is byte where none is named" in each.err
+
+
 def test_json_holds_every_candidate_best_first(frenzy: Command, spec: Path, cluster_file: Path) -> None:
     said = frenzy("plan", str(spec), "--cluster", str(cluster_file), "--json")
     told = json.loads(said.out)
@@ -370,11 +381,11 @@ def test_steps_of_tokens_that_are_not_counted_yet_are_about_so_many(
     frenzy: Command, spec: Path, cluster_file: Path
 ) -> None:
     asked = ("plan", str(spec), "--cluster", str(cluster_file))
-    assert "about" not in frenzy(*asked).out.splitlines()[0]
+    assert "about" not in frenzy(*asked).out.splitlines()[1]
     document = yaml.safe_load(spec.read_text("utf-8"))
     document["training"] = {"global_batch_size": 4, "epochs": 1}
     spec.write_text(yaml.safe_dump(document), encoding="utf-8")
-    assert ", about " in frenzy(*asked).out.splitlines()[0]
+    assert ", about " in frenzy(*asked).out.splitlines()[1]
 
 
 def test_without_prices_no_cost_is_shown_and_cost_goes_by_gpu_hours(

@@ -62,6 +62,8 @@ def plan(
     if found.data_refusal is not None:
         show_reason(err(), found.data_refusal)
     show_note(found.note)
+    if found.model is not None and not (manifest or as_json):
+        out().print(f"Model: {found.model}", soft_wrap=True)
     if manifest:
         show_manifest(job, settings, planned)
     elif as_json:
