@@ -41,6 +41,11 @@ def _notes(job: TrainingJob, shape: ModelShape) -> Iterator[str]:
             f"{shape.vocab_size:,} entries are used, for several times the tokens. Set model.tokenizer: the folder of "
             "the model's tokenizer, train, or byte where that is meant."
         )
+    if job.training.lora is not None and job.starts_random:
+        yield (
+            "training.lora adapts random weights, which stay as they were drawn. Set model.path, model.hub_id or "
+            "checkpoint.warm_start to adapt weights that are trained, or leave training.lora out."
+        )
 
 
 def _first_weights(job: TrainingJob) -> str:

@@ -221,7 +221,8 @@ def test_fit_proposes_no_adapters_where_the_weights_are_random(frenzy: Command, 
     said = frenzy("plan", str(big), "--fit", "1xRTX4090")
     assert said.status == 1
     assert "no change of the job was found" in said.out
-    assert "lora" not in said.out
+    assert "Adapters (training.lora) were not tried" in said.out
+    assert "In the job's file" not in said.out
 
 
 def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command, spec: Path, alone: Path) -> None:

@@ -9,7 +9,7 @@ from tests.unit.core.marp_values import llama_config
 
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.model_notes import model_line, model_notes
-from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.job import CheckpointSpec, DataSpec, LoraSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.workload import WorkloadSpec
 
 CONFIG = llama_config(1024, 12, 8, 128_256)
@@ -67,6 +67,25 @@ def test_bytes_by_default_beside_a_large_vocabulary_are_named_with_the_field() -
 )
 def test_a_tokenizer_that_is_chosen_or_not_used_has_no_note(job: TrainingJob) -> None:
     assert model_notes(job, SHAPE) == ()
+
+
+def test_adapters_on_random_weights_are_named_with_the_field() -> None:
+    training = replace(JOB.training, lora=LoraSpec())
+    (note,) = model_notes(replace(JOB, model=replace(JOB.model, tokenizer="train"), training=training), SHAPE)
+    assert note.startswith("training.lora adapts random weights") and "model.hub_id" in note
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(JOB, model=ModelSpec(hub_id="one/words")),
+        replace(JOB, model=replace(JOB.model, tokenizer="train"), checkpoint=CheckpointSpec(warm_start="newest")),
+        SCRIPT,
+    ],
+    ids=["the hub's", "an earlier run's", "a script's"],
+)
+def test_adapters_on_other_weights_have_no_note(job: TrainingJob) -> None:
+    assert model_notes(replace(job, training=replace(job.training, lora=LoraSpec())), SHAPE) == ()
 
 
 def test_a_vocabulary_for_bytes_has_no_note() -> None:

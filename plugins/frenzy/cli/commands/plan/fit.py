@@ -23,6 +23,12 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
     fits = [each for each in answer.candidates if each.feasible]
     if answer.changes is None:
         console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
+        if asked.starts_random and asked.training.lora is None:
+            console.print(
+                "Adapters (training.lora) were not tried: they need trained weights, and model.config starts from "
+                "random ones. With model.path or model.hub_id they are tried.",
+                soft_wrap=True,
+            )
         console.print(candidates_table("refused", answer.candidates[:top]))
         return
     if not answer.changes:
