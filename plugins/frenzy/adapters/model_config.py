@@ -12,8 +12,7 @@ import fcntl
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -22,16 +21,14 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from frenzy.adapters.library_process import TIMEOUT_S, ask
+from frenzy.adapters.misspelt_sizes import misspelt_sizes
 from frenzy.core.memory.model_trace import library_config
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.core.values.job import ModelSpec
 
 _WRITTEN: Final = "model.config"
-# Real configs hold many keys that their family does not know. One that differs by a letter is a slip.
-_SLIP: Final = 0.9
-_SIZE: Final = re.compile(
-    r"(?!_).*(layers?|heads?|head_dim|hidden_size|intermediate_size|vocab_size|embd|experts|experts_per_tok)|d_model|d_ff"
-)
+# Of what is kept: another number where other keys of a written config are refused.
+_CHECK: Final = 2
 _CONFIG_FILE: Final = "config.json"
 # So transformers begins the list of all families when it does not know one.
 _BEFORE_FAMILIES: Final = "Should contain one of "
@@ -144,7 +141,7 @@ def _kept_or_asked(given: Mapping[str, Any], path: str, kept: Path | None) -> di
     answer = ask_patiently(_READER, {"family": str(options.pop("model_type", "")), "options": options}, kept)
     if "config" not in answer:
         raise SpecError([_violation(given, path, str(answer["error"]))])
-    if path == _WRITTEN and (misspelt := [*_misspelt(options, answer["names"])]):
+    if path == _WRITTEN and (misspelt := _misspelt(options, answer)):
         raise SpecError(misspelt)
     config = library_config(answer["config"])  # what is measured of a model is not the user's to say
     if kept is not None:
@@ -163,22 +160,16 @@ def _violation(given: Mapping[str, Any], path: str, error: str) -> Violation:
     return Violation(path=f"{path}.model_type", value=repr(family), allowed=allowed)
 
 
-def _misspelt(given: Mapping[str, Any], names: Collection[str]) -> Iterator[Violation]:
-    """What the family does not know and is nearly a size of it that is not given; transformers would ignore it.
-
-    Sizes alone, for they make another model. Other fields have many names that classes read and do not list, and
-    tokens' ids are alike without being slips.
-    """
-    missing = [each for each in names if each not in given and _SIZE.fullmatch(each)]
-    for key, value in given.items():
-        near = get_close_matches(key, missing, n=1, cutoff=_SLIP)
-        if near and key not in names and near[0] not in key:
-            yield Violation(path=f"{_WRITTEN}.{key}", value=repr(value)[:200], allowed=f"did you mean {near[0]}?")
+def _misspelt(given: Mapping[str, Any], answer: Mapping[str, Any]) -> list[Violation]:
+    return [
+        Violation(path=f"{_WRITTEN}.{key}", value=repr(given[key])[:200], allowed=f"did you mean {meant}?")
+        for key, meant in misspelt_sizes(given, answer["names"], answer["config"])
+    ]
 
 
 def _digest(given: Mapping[str, Any], path: str) -> str:
     """Of what is asked; slips are looked for only in a ``path`` that is written by hand."""
-    text = json.dumps([version("transformers"), path == _WRITTEN, given], sort_keys=True, default=str)
+    text = json.dumps([version("transformers"), path == _WRITTEN and _CHECK, given], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

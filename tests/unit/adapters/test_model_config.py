@@ -196,6 +196,40 @@ def test_a_slip_in_a_written_key_is_told_the_field_that_was_meant() -> None:
 
 
 @pytest.mark.usefixtures("one_config_reader")
+@pytest.mark.parametrize(
+    ("family", "key", "meant"),
+    [
+        ("llama", "num_kv_heads", "num_key_value_heads"),
+        ("llama", "num_layers", "num_hidden_layers"),
+        ("llama", "d_model", "hidden_size"),
+        ("llama", "ffn_dim", "intermediate_size"),
+        ("gpt2", "num_layers", "n_layer"),
+        ("qwen3_moe", "experts_per_token", "num_experts_per_tok"),
+    ],
+)
+def test_what_other_families_call_a_size_is_told_the_field_of_this_one(family: str, key: str, meant: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_model_config(ModelSpec(config={"model_type": family, key: 7}))
+    assert [(each.path, each.allowed) for each in caught.value.violations] == [
+        (f"model.config.{key}", f"did you mean {meant}?")
+    ]
+
+
+@pytest.mark.usefixtures("one_config_reader")
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", "num_kv_heads": 4, "num_key_value_heads": 4},
+        {"model_type": "llama", "num_layers": 32},  # the default, whoever gives it
+        {"model_type": "bloom", "n_embed": 128},  # an older name that the class reads
+        {"model_type": "gpt_oss", "experts_per_token": 4, "num_experts_per_tok": 4},
+    ],
+)
+def test_another_name_of_a_size_passes_where_the_model_has_that_size(config: dict[str, object]) -> None:
+    resolve_model_config(ModelSpec(config=config))
+
+
+@pytest.mark.usefixtures("one_config_reader")
 def test_what_a_folder_was_read_as_hides_no_slip_in_the_same_words_written_by_hand(tmp_path: Path) -> None:
     slip = {**TINY, "num_hiden_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps(slip))
