@@ -61,6 +61,7 @@ def _quotas(facts: SchedulingFacts, rules: QueueRules) -> tuple[QuotaRow, ...]:
             gpu_type=limit.gpu_type,
             held=held.held(limit),
             max_gpus=limit.num_gpus,
+            limits_nothing=limit.gpu_type is not None and limit.gpu_type not in facts.cluster.types_by_name,
         )
         for limit in limits
         if limit.name

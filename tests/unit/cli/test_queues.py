@@ -41,6 +41,12 @@ def test_the_queue_is_shown_with_shares_and_quotas(shared: World, online: Comman
         assert words in said.out
 
 
+def test_a_quota_for_a_type_that_is_not_there_says_so(shared: World, online: Command) -> None:
+    quota = Quota(max_gpus_by_type=(("h100", 2),))
+    shared.queues.replace(QueueRules(teams=(TeamRule(name="red", quota=quota),)))
+    assert "h100, which the cluster does not have" in online("queue").out
+
+
 def test_an_installation_without_queues_shows_none(world: World, online: Command) -> None:
     assert "Quotas" not in online("queue").out
 

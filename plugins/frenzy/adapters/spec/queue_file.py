@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from frenzy.adapters.spec.refusals import Location, file_text, refused, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
+from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import MAX_PRIORITY, NAME_PATTERN
 from frenzy.core.values.queue_rules import ANY_OTHER, QueueRule, QueueRules, Quota, TeamRule
@@ -61,6 +62,13 @@ def parse_queue_rules(text: str) -> QueueRules:
         queues=tuple(_queue_rule(name, entry or _QueueEntry()) for name, entry in file.queues.items()),
         teams=tuple(_team_rule(name, entry or _TeamEntry()) for name, entry in file.teams.items()),
     )
+
+
+def check_gpu_types(rules: QueueRules, *clusters: Cluster) -> None:
+    """Raises SpecError for quotas of GPU types that none of ``clusters`` has: they would limit nothing."""
+    refused = rules.unknown_gpu_types(tuple(dict.fromkeys(name for each in clusters for name in each.types_by_name)))
+    if refused:
+        raise SpecError(refused)
 
 
 class QueueFile:

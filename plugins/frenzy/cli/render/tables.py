@@ -389,12 +389,16 @@ def _shares_table(view: QueueView) -> RenderableType:
 
 
 def _quotas_table(view: QueueView) -> RenderableType:
-    rows = [(_whose(row), row.gpu_type or "all types", _held_of(row)) for row in view.quotas]
+    rows = [(_whose(row), _types_of(row), _held_of(row)) for row in view.quotas]
     return grid("Quotas", ("of", "GPUs", "held"), rows, right="held")
 
 
 def _whose(row: QuotaRow) -> str:
     return f"each other {row.holder}" if row.name == ANY_OTHER else f"{row.holder} {row.name}"
+
+
+def _types_of(row: QuotaRow) -> str:
+    return f"{row.gpu_type or 'all types'}{', which the cluster does not have' if row.limits_nothing else ''}"
 
 
 def _held_of(row: QuotaRow) -> str:

@@ -8,8 +8,9 @@ is not for that job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
@@ -131,6 +132,21 @@ class QueueRules:
         # Of two rules of one name the last counts.
         return replace(self, teams=(*self.teams, TeamRule(name=limit.name, quota=quota)))
 
+    def unknown_gpu_types(self, gpu_types: Collection[str]) -> tuple[Violation, ...]:
+        """Quotas for types that are none of ``gpu_types``: they limit nothing."""
+        holders = [("queues", each.name, each.quota) for each in self.queues]
+        holders += [("teams", each.name, each.quota) for each in self.teams]
+        return tuple(
+            Violation(
+                path=f"{section}.{name}.max_gpus_by_type",
+                value=repr(gpu_type),
+                allowed=_types_there(gpu_type, gpu_types),
+            )
+            for section, name, quota in holders
+            for gpu_type, _ in quota.max_gpus_by_type
+            if gpu_type not in gpu_types
+        )
+
     def secrets_of(self, queue: str, team: str) -> tuple[str, ...]:
         """Patterns of the secrets that a job of ``queue`` and ``team`` may refer to; () where none are allowed."""
         rules = (self.queue_rule(queue), self.team_rule(team))
@@ -165,6 +181,12 @@ class QueueRules:
 NO_RULES: Final = QueueRules()
 
 
+def _types_there(asked: str, gpu_types: Collection[str]) -> str:
+    near = get_close_matches(asked, gpu_types, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"the cluster has {', '.join(gpu_types) or 'no GPU types'}{hint}"
+
+
 def _limits(holder: str, name: str, quota: Quota) -> list[Limit]:
     limits = [] if quota.max_gpus is None else [Limit(holder, name, None, quota.max_gpus)]
     return limits + [Limit(holder, name, gpu_type, num_gpus) for gpu_type, num_gpus in quota.max_gpus_by_type]
@@ -189,10 +211,14 @@ class ShareRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRow:
-    """One limit. holder: "queue" or "team". gpu_type: None for all types together."""
+    """One limit. holder: "queue" or "team". gpu_type: None for all types together.
+
+    limits_nothing: whether the cluster has no GPU type of that name.
+    """
 
     holder: str
     name: str
     gpu_type: str | None
     held: int
     max_gpus: int
+    limits_nothing: bool = False

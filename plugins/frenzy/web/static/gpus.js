@@ -130,7 +130,7 @@ function shares(queue) {
 function quotas(queue) {
   return table([
     ["of", (row) => (row.name === "*" ? `each other ${row.holder}` : `${row.holder} ${row.name}`)],
-    ["GPU type", (row) => (row.gpu_type ? el("code", {}, row.gpu_type) : "all")],
+    ["GPU type", (row) => (row.gpu_type ? [el("code", {}, row.gpu_type), row.limits_nothing ? ", which the cluster does not have" : null] : "all")],
     ["GPUs held", (row) => (row.name === "*" ? "–" : row.held), "number"], ["at most", (row) => row.max_gpus, "number"],
   ], queue.quotas, { narrow: true });
 }

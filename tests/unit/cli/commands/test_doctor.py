@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import yaml
 from fastapi import HTTPException
+from tests.in_memory.sources import FixedQueues
 from tests.unit.cli.conftest import CLUSTER, FakeAirflow, Said, served
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import PEOPLE
 
 from frenzy.cli.commands.doctor import pod_rights, this_machine
 from frenzy.cli.commands.doctor.findings import Level
+from frenzy.core.values.queue_rules import NO_RULES, QueueRules, Quota, TeamRule
 from frenzy.settings import CHECKOUT, LauncherKind, Settings
 from frenzy.web.application import create_app
 from frenzy.wiring import SystemClock
@@ -43,6 +45,7 @@ class Patient(FakeAirflow):
     paused = False
     pools: dict[str, int] = {}
     reconciled = "success"
+    queues = FixedQueues()
 
     def routes(self) -> Any:
         app = super().routes()
@@ -72,8 +75,10 @@ def clock() -> SkewedClock:
 
 @pytest.fixture(scope="module")
 def patient(clock: SkewedClock) -> Iterator[tuple[str, Patient]]:
-    services = in_memory_services(clock=clock)
+    queues = FixedQueues()
+    services = in_memory_services(clock=clock, queues=queues)
     airflow = Patient(services)
+    airflow.queues = queues
     with services.ledger.reading() as tx:
         cluster = tx.cluster()
     airflow.pools = {each.pool: cluster.num_gpus_by_type[each.name] for each in cluster.gpu_types}
@@ -141,6 +146,26 @@ def test_a_pool_that_is_not_as_large_as_its_gpus_is_told(
     patient[1].pools = before
     assert (found["status"], found["pools"]["level"]) == (0, "warning")
     assert "77 slots for" in found["pools"]["detail"]
+
+
+def test_a_quota_for_a_type_that_the_servers_cluster_lacks_is_told(
+    doctor: Callable[[], dict[str, Any]], patient: tuple[str, Patient]
+) -> None:
+    quota = Quota(max_gpus=8, max_gpus_by_type=(("h100", 2),))
+    patient[1].queues.replace(QueueRules(teams=(TeamRule(name="red", quota=quota),)))
+    found = doctor()
+    patient[1].queues.replace(NO_RULES)
+    assert (found["status"], found["quotas"]["level"]) == (0, "warning")
+    assert "h100 of team red; it has" in found["quotas"]["detail"] and found["quotas"]["remedy"]
+
+
+def test_a_quota_for_a_type_that_the_cluster_file_lacks_is_told_with_the_field(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(GPU, encoding="utf-8")
+    (tmp_path / "q.yaml").write_text("queues: {day: {max_gpus_by_type: {bgi: 4}}}", encoding="utf-8")
+    settings = replace(Settings(), cluster_file=tmp_path / "c.yaml", queue_file=tmp_path / "q.yaml")
+    told, read = this_machine.files(settings)
+    assert (told.level, read.level) == (Level.WARNING, Level.OK)
+    assert "queues.day.max_gpus_by_type: 'bgi' limits nothing; the cluster has big; did you mean big?" in told.detail
 
 
 def test_a_clock_that_is_off_is_a_problem(doctor: Callable[[], dict[str, Any]], clock: SkewedClock) -> None:

@@ -98,6 +98,9 @@ def test_a_queue_file_that_is_refused_names_the_field(frenzy: Command, tmp_path:
     (tmp_path / "queues.yaml").write_text("queues: {default: {weight: -2}}\n")
     said = frenzy("simulate", "--first", "6", "--queues", str(tmp_path / "queues.yaml"))
     assert (said.status, "queues.default.weight" in said.err) == (2, True)
+    (tmp_path / "queues.yaml").write_text("queues: {default: {max_gpus_by_type: {a100: 2}}}\n")
+    said = frenzy("simulate", "--first", "6", "--queues", str(tmp_path / "queues.yaml"))
+    assert (said.status, "queues.default.max_gpus_by_type" in said.err, "a100-40" in said.err) == (2, True, True)
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_simulated(frenzy: Command, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from frenzy.api import endpoints
 from frenzy.cli.commands.doctor.findings import Finding, checked, ok, problem, warning
 from frenzy.cli.commands.server import Api
 from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.units import counted
 
 # A token of Airflow's is good for no longer than a few seconds before its time.
 _MOST_SKEW_S: Final = 5.0
@@ -26,8 +28,8 @@ def findings(api: Api) -> Iterator[Finding]:
     yield from answers
     if any(each.remedy for each in answers):
         return
-    for check, look in (("versions", versions), ("components", components), ("pools", pools), ("dags", dags)):
-        yield from checked(check, lambda look=look: look(api), "Look at the API server's log.")  # type: ignore[misc]
+    for look in (versions, components, pools, quotas, dags):
+        yield from checked(look.__name__, partial(look, api), "Look at the API server's log.")
 
 
 def connection(api: Api) -> Iterator[Finding]:
@@ -93,6 +95,18 @@ def pools(api: Api) -> Iterator[Finding]:
         yield warning("pools", f"{'; '.join(wrong)}.", remedy)
     else:
         yield ok("pools", ", ".join(each.pool for each in api.ask(endpoints.gpus()).types) or "no GPU type, no pool")
+
+
+def quotas(api: Api) -> Iterator[Finding]:
+    """Whether the cluster has the GPU types that quotas name."""
+    rows = api.ask(endpoints.queue()).quotas
+    idle = [f"{each.gpu_type} of {each.holder} {each.name}" for each in rows if each.limits_nothing]
+    if idle:
+        known = ", ".join(each.gpu_type for each in api.ask(endpoints.gpus()).types)
+        detail = f"These quotas limit nothing, for the cluster has no such GPU type: {', '.join(idle)}; it has {known}."
+        yield warning("quotas", detail, "Correct max_gpus_by_type in the server's queue file.")
+    elif rows:
+        yield ok("quotas", f"{counted(len(rows), 'quota')}, each of a GPU type that is there or of all types")
 
 
 def dags(api: Api) -> Iterator[Finding]:

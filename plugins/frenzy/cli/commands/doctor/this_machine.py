@@ -13,8 +13,9 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
-from frenzy.cli.commands.doctor.findings import Finding, checked, ok, problem, warning
+from frenzy.cli.commands.doctor.findings import Finding, Level, checked, ok, problem, warning
 from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.queue_rules import NO_RULES
 from frenzy.core.values.units import counted, format_bytes
 from frenzy.settings import LauncherKind, Settings
 
@@ -28,7 +29,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     read = tuple(checked("settings", lambda: files(settings), "Correct the file that the sentence names."))
     yield from read
     yield from storage(settings.run_root)
-    if not any(each.remedy for each in read):  # the cluster file says whether a driver is needed
+    if not any(each.level is Level.PROBLEM for each in read):  # the cluster file says whether a driver is needed
         yield from driver(settings)
 
 
@@ -67,13 +68,16 @@ def files(settings: Settings) -> Iterator[Finding]:
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.adapters.spec.queue_file import load_queue_rules
 
-    read = []
+    read, rules = [], NO_RULES
     if settings.queue_file is not None:
-        load_queue_rules(settings.queue_file)
+        rules = load_queue_rules(settings.queue_file)
         read.append(f"queues {settings.queue_file}")
     if settings.launcher is LauncherKind.LOCAL:
-        load_cluster(settings.cluster_file)
+        cluster = load_cluster(settings.cluster_file)
         read.append(f"cluster {settings.cluster_file}")
+        for each in rules.unknown_gpu_types(cluster.types_by_name):
+            detail = f"{settings.queue_file}: {each.path}: {each.value} limits nothing; {each.allowed}."
+            yield warning("settings", detail, "Correct the name in the queue file.")
     else:
         from frenzy.wiring import pod_rules
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frenzy.adapters.spec.queue_file import load_queue_rules
+from frenzy.adapters.spec.queue_file import check_gpu_types, load_queue_rules
 from frenzy.cli.commands.simulate.output import check_folder, tell
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.tables import Grid, grid
@@ -54,6 +54,8 @@ def simulate_snapshot(
     snapshot = live_snapshot() if source is None else read_snapshot(source)
     if queues is not None:
         snapshot = replace(snapshot, queues=load_queue_rules(queues))
+        played = what_if(snapshot, ", ".join(changes)).snapshot if changes else snapshot
+        check_gpu_types(snapshot.queues, played.facts.cluster, snapshot.facts.cluster)
     named = [scheduler_named(name, snapshot.queues) for name in dict.fromkeys(policies)]
     schedulers: list[Scheduler] = [*named] or [product_scheduler(snapshot)]
     if changes:
