@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from frenzy.cli.render.tables import Grid, grid, size
+from frenzy.core.values.units import counted
 from frenzy.evaluation.accuracy import AccuracyReport, Bar
 from frenzy.evaluation.score import Coverage, Errors
 
@@ -80,6 +81,22 @@ def _worst_table(report: AccuracyReport) -> Grid:
         for each in score.worst[:3]
     ]
     return grid("Worst rows", ("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
+
+
+def verdicts(report: AccuracyReport) -> Iterator[str]:
+    """What each data set says, in a line."""
+    for score in report.datasets:
+        cells, errors = score.fits, score.errors
+        ran, failed = cells.fit_and_ran + cells.no_fit_and_ran, cells.no_fit_and_failed + cells.fit_and_failed
+        parts = [f"{ran + failed} of {counted(score.rows, 'row')} judged"]
+        if errors.count:
+            off = f"median {_percent(errors.median)}, worst {_percent(errors.worst)}"
+            parts.append(f"error of the peak in {errors.count}: {off}")
+        if ran:
+            parts.append(f"{cells.fit_and_ran} of {ran} that ran predicted to fit")
+        if failed:
+            parts.append(f"{cells.no_fit_and_failed} of {failed} that ran out of memory predicted not to fit")
+        yield f"{score.name}: {'; '.join(parts)}."
 
 
 def bars_table(bars: Iterable[Bar]) -> Grid:

@@ -9,6 +9,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -67,7 +68,8 @@ class DatasetFormat:
     """A kind of file: its name, the columns it is known by, its reader, and the release its runs used.
 
     release: what is known where neither row nor file records it; None: ``release_of_file`` looks for it.
-    refused: the row where it cannot be predicted; None: an unreadable row refuses the file.
+    refused: the row where it cannot be predicted; None: an unreadable row refuses the file. known: all columns that
+    are read. has_others: whether a file of the kind has more than those.
     """
 
     name: str
@@ -75,11 +77,21 @@ class DatasetFormat:
     read_row: ReadRow
     release: RecordedRelease | None = RecordedRelease("4.48", "stands in for code of its own")
     refused: Callable[[Cells, int, str], PublishedRow] | None = None
+    known: tuple[str, ...] = ()
+    has_others: bool = True
 
 
 FORMATS: Final = (
-    DatasetFormat(OWN_RUNS, read_own.COLUMNS, read_own.read_row, PRODUCT, read_own.refused_row),
-    DatasetFormat("fms", read_fms.COLUMNS, read_fms.read_row, None, read_fms.refused_row),
+    DatasetFormat(
+        OWN_RUNS,
+        read_own.COLUMNS,
+        read_own.read_row,
+        PRODUCT,
+        read_own.refused_row,
+        known=read_own.KNOWN,
+        has_others=False,
+    ),
+    DatasetFormat("fms", read_fms.COLUMNS, read_fms.read_row, None, read_fms.refused_row, known=read_fms.KNOWN),
 )
 
 
@@ -109,6 +121,29 @@ def read_dataset(
     release = known.release or release_of_file(file, with_liger=any(map(read_fms.has_liger, table)))
     read = partial(_row, known, file, release, calibrations)
     return tuple(read(cells, number) for number, cells in enumerate(table, start=1))
+
+
+def unread_columns(file: Path, formats: Sequence[DatasetFormat] = FORMATS) -> tuple[str, ...]:
+    """The columns of ``file`` that nothing reads, each with the one that may have been meant.
+
+    Of a kind of file that has others, too, only those that are nearly one that is missing. Raises as ``read_dataset``.
+    """
+    columns = _table(file)[0]
+    of = next((each for each in formats if set(each.columns) <= set(columns)), None)
+    missing = [] if of is None else [each for each in of.known if each not in columns]
+    found = []
+    for name in columns:
+        if of is None or not name or name in of.known:
+            continue
+        near = get_close_matches(name.lower(), missing, n=1, cutoff=_SLIP if of.has_others else _MEANT)
+        if near or not of.has_others:
+            found.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    return tuple(found)
+
+
+# As alike are a slip and what was meant, and another name and what it may stand for.
+_SLIP: Final = 0.85
+_MEANT: Final = 0.6
 
 
 def _table(file: Path) -> tuple[tuple[str, ...], list[Cells]]:

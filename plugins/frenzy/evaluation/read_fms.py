@@ -22,6 +22,13 @@ from frenzy.evaluation.settings_of_runs import RunSetting, published_name, torch
 
 COLUMNS: Final = ("framework_config", "per_device_train_batch_size")
 _LENGTHS: Final = ("max_seq_length", "max_seq_len", "sequence_length")
+# All that are read; the benchmark's files have more, of its own results.
+KNOWN: Final = (
+    *(*COLUMNS, *_LENGTHS, "model_name_or_path", "num_gpus", "bf16", "fp16", "torch_dtype", "use_flash_attn"),
+    *("packing", "peft_method", "r", "lora_alpha", "lora_dropout", "target_modules", "gradient_checkpointing", "optim"),
+    *("gradient_accumulation_steps", "mem_peak_torch_mem_alloc_in_bytes", "mem_nvidia_mem_reserved", "train_runtime"),
+    *("train_tokens_per_second", "train_samples_per_second", "error_messages", "transformers"),
+)
 _STORAGE: Final = {
     "baseline-peft-bnb": WeightStorage.NF4_DOUBLE,
     "accelerated-peft-bnb": WeightStorage.NF4_DOUBLE,

@@ -42,6 +42,16 @@ from frenzy.evaluation.published import (
 from frenzy.evaluation.settings_of_runs import RunSetting, published_name, shape_of, torch_run
 
 COLUMNS: Final = ("model", "framework", "micro_batch", "sequence_length")
+# All that are read, as docs/accuracy.md lists them.
+KNOWN: Final = (
+    *(*COLUMNS, "gpu", "capacity_gib", "outcome", "num_gpus", "tensor_parallel", "accumulation", "zero_stage"),
+    *("precision", "optimizer", "checkpointing", "offload_optimizer", "offload_parameters", "overlap_comm"),
+    *("attention", "loss", "lora_rank", "lora_targets", "lora_dropout", "storage", "gradients", "reduce_bucket"),
+    *("prefetch_bucket", "persistence_threshold", "max_live_parameters", "held_logits_bytes", "zero_init"),
+    *("load_best_model_at_end", "lengths", "expandable_segments", "transformers", "torch", "saves_on_card"),
+    *("left_out", "grade", "source", "dataset", "note"),
+    *(f"{what}_{unit}" for what in ("peak", "reserved") for unit in ("gib", "gb", "mib", "bytes")),
+)
 _EITHER: Final = "|"
 _MOST_COMBINATIONS: Final = 64
 _FREE_TEXT: Final = ("source", "note", "dataset", "label", "left_out", "explanation", "ended_with")

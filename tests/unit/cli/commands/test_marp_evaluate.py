@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from frenzy.cli.main import run
+from frenzy.evaluation.datasets import unread_columns
+from frenzy.evaluation.read_own import KNOWN
 from frenzy.settings import CHECKOUT
 
 FMS = CHECKOUT / "tests/data/memory/fms_a100_80gb.csv"
@@ -33,6 +36,45 @@ def test_the_tables_name_every_goal(file: Path, capsys: pytest.CaptureFixture[st
     assert run(["marp", "evaluate", str(file)]) == 0
 
     assert "grade A, worst error of the peak" in capsys.readouterr().out
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    rows = ("Llama-2-7b-hf,torch,a100-80,1,512,70,true,3", "Llama-2-7b-hf,torch,a100-80,1,512,69,true,4")
+    mine = tmp_path / "own.csv"
+    columns = "model,framework,gpu,micro_batch,sequence_length,peak_gib,gradient_checkpoint,my_id"
+    mine.write_text("\n".join((columns, *rows)) + "\n", encoding="utf-8")
+    return mine
+
+
+def test_columns_that_nothing_reads_are_named_with_what_may_have_been_meant(
+    own: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["marp", "evaluate", str(own)])
+    assert "nothing reads: gradient_checkpoint (did you mean checkpointing?), my_id." in capsys.readouterr().err
+
+    run(["marp", "evaluate", str(file)])
+    assert capsys.readouterr().err == "", "the benchmark has columns of its own results"
+    file.write_text(file.read_text(encoding="utf-8").replace("lora_dropout", "lora_dropouts"), encoding="utf-8")
+    run(["marp", "evaluate", str(file)])
+    assert "nothing reads: lora_dropouts (did you mean lora_dropout?)." in capsys.readouterr().err
+
+
+def test_each_data_set_has_its_verdict_in_a_line(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["marp", "evaluate", str(own)])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("own runs: 2 of 2 rows judged; error of the peak in 2: median ")
+    assert last.endswith("2 of 2 that ran predicted to fit.")
+
+
+def test_the_columns_that_are_known_are_those_of_the_page_and_of_the_shipped_files() -> None:
+    page = (CHECKOUT / "docs/accuracy.md").read_text(encoding="utf-8").partition("## Score runs of your own")[2]
+    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    described = {name for cell in table for name in re.findall(r"`([a-z_]+)`", cell) if not name.startswith("_")}
+    others = {name for name in KNOWN if name.startswith(("peak_", "reserved_"))}
+    assert described | others == set(KNOWN)
+    for shipped in FMS.parent.glob("deepspeed_[gr]*.csv"):
+        assert unread_columns(shipped) == ()
 
 
 def test_a_file_is_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from frenzy.cli.render.console import out, print_json
+from frenzy.cli.render.console import err, out, print_json
 
 
 def evaluate(
@@ -20,14 +20,21 @@ def evaluate(
     your own runs (model, framework, micro_batch, sequence_length and what was measured; docs/accuracy.md lists all), of
     which every row is. Exit status 1 when a goal is missed.
     """
-    from frenzy.cli.accuracy_tables import accuracy_tables, bars_table
+    from frenzy.cli.accuracy_tables import accuracy_tables, bars_table, verdicts
     from frenzy.evaluation.accuracy import accuracy_report
-    from frenzy.evaluation.datasets import release_calibrations
+    from frenzy.evaluation.datasets import release_calibrations, unread_columns
 
     report = accuracy_report(files, release_calibrations())
+    for file in files:
+        if unread := unread_columns(file):
+            err().print(
+                f"Note: {file}: columns that nothing reads: {', '.join(unread)}.", style="yellow", soft_wrap=True
+            )
     if as_json:
         print_json({"datasets": report.datasets, "margin": report.margin, "goals": report.bars})
     else:
         for table in (*accuracy_tables(report), bars_table(report.bars)):
             out().print(table)
+        for line in verdicts(report):
+            out().print(line, soft_wrap=True)
     return 0 if report.is_good else 1
