@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from frenzy.core.values.errors import FrenzyError, Reason, SpecError
 from frenzy.core.values.job import TrainingJob, deadline_s
 from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.units import counted
 
 if TYPE_CHECKING:
     from frenzy.adapters.library_process import Told
@@ -116,10 +117,10 @@ def _joined(*notes: str | None) -> str | None:
 class FitAnswer:
     """How a job would fit cards that somebody names.
 
-    cards: as asked. host_memory_bytes: that the node is taken to have. changes: of the job, none where it
-    fits as it is; None where no change was found that makes it fit. job: with the changes. candidates: its
-    plans there, or the refused ones of the job as it is. model, data_refusal: as of ``OfflinePlan``. note: also why a
-    cluster file was not heeded; None when all is well.
+    cards: as asked, and the nodes that they are taken to be in. host_memory_bytes: of the first of these. changes: of
+    the job, none where it fits as it is; None where no change was found that makes it fit. job: with the changes.
+    candidates: its plans there, or the refused ones of the job as it is. model, data_refusal: as of ``OfflinePlan``.
+    note: also why a cluster file was not heeded; None when all is well.
     """
 
     cards: str
@@ -153,12 +154,12 @@ def fit_offline(
     that cannot be planned.
     """
     from frenzy.adapters.k8s.inventory.products import cards_sold_as
-    from frenzy.core.planning.asked_cards import node_of_cards
+    from frenzy.core.planning.asked_cards import nodes_of_cards
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
     from frenzy.core.planning.model_notes import model_line, model_notes
 
     own, note = _types_in(cluster_file, settings)
-    there = node_of_cards(cards, own, cards_sold_as)
+    there = nodes_of_cards(cards, own, cards_sold_as)
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)
@@ -174,7 +175,7 @@ def fit_offline(
             candidates = plan_candidates(remedy.request, there, calibration, policy)
             free = remedy.request.job
     return FitAnswer(
-        cards=f"{there.nodes[0].num_gpus} {there.nodes[0].gpu_type}",
+        cards=_cards_of(there),
         host_memory_bytes=there.nodes[0].host_memory_bytes,
         changes=changes,
         job=free,
@@ -183,6 +184,13 @@ def fit_offline(
         data_refusal=steps.refusal,
         note=_joined(note, steps.note, *model_notes(free, shape)),
     )
+
+
+def _cards_of(there: Cluster) -> str:
+    """``"1 rtx-4090"``, ``"16 h100 on 2 nodes"``."""
+    count = sum(each.num_gpus for each in there.nodes)
+    nodes = f" on {counted(len(there.nodes), 'node')}" if count > 1 else ""
+    return f"{count} {there.nodes[0].gpu_type}{nodes}"
 
 
 def _types_in(named: Path | None, settings: Settings) -> tuple[Cluster | None, str | None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.planning.asked_cards import node_of_cards
+from frenzy.core.planning.asked_cards import nodes_of_cards
 from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.job import DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
@@ -55,7 +55,7 @@ def _compared(row: dict[str, str], calibration: Calibration) -> Iterator[ThreadR
 
 def _answer(row: dict[str, str], calibration: Calibration) -> tuple[str, ResourcePlan | None]:
     """The planner's words, and the plan they lead to; None where it knows no way."""
-    request, cluster = _request(row), node_of_cards(f"{_last(row['num_gpus'])}x{row['gpu']}")
+    request, cluster = _request(row), nodes_of_cards(f"{_last(row['num_gpus'])}x{row['gpu']}")
     try:
         candidates = plan_candidates(request, cluster, calibration)
     except PermanentError as error:

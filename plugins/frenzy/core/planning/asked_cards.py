@@ -1,15 +1,15 @@
-"""Cards as a person names them, ``1xRTX4090`` or ``8 x a100-80``, as a machine that has them."""
+"""Cards as a person names them, ``1xRTX4090`` or ``8 x a100-80``, as machines that have them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.gpu_catalogue import CATALOGUE, type_key, types_named
 from frenzy.core.values.hardware import GpuType
 
 SoldAs = Callable[[str], Iterable[GpuType]]
@@ -18,14 +18,17 @@ _CARDS: Final = re.compile(r"\s*(?:(\d{1,5})\s*[x*]\s*)?([\w -]+?)\s*", re.IGNOR
 # A workstation's or a server's usual host memory for each byte of its cards, and cores for each card.
 _HOST_SHARE: Final = 2
 _CPUS: Final = 8.0
+# What the servers that are sold have at most; racks such as NVL72 are joined nodes of four.
+_CARDS_OF_A_NODE: Final = 8
 
 
-def node_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = lambda _: ()) -> Cluster:
-    """One node with these cards, twice their memory, and eight cores for each.
+def nodes_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = lambda _: ()) -> Cluster:
+    """Nodes with these cards, as few as there may be, each with twice its cards' memory and eight cores for a card.
 
-    own: a cluster whose types count before those of the catalogue; the node then has as much host memory as theirs.
-    sold_as: the cards that a driver's name may mean. Raises PermanentError (BAD_CONFIG_OR_DATA) for a text that is
-    none, and for a name that no card has, or several have.
+    A node has eight cards at most, or as many as one of ``own`` has of them. own: a cluster whose types count before
+    those of the catalogue; the nodes then have as much host memory as theirs. sold_as: the cards that a driver's name
+    may mean. Raises PermanentError (BAD_CONFIG_OR_DATA) for a text that is none, and for a name that no card has, or
+    several have.
     """
     found = _CARDS.fullmatch(cards)
     count = int(found[1] or 1) if found else 0
@@ -34,38 +37,36 @@ def node_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = lamb
     own = own or Cluster((), ())
     gpu = _card(found[2], own, sold_as)
     theirs = [each for each in own.nodes if each.gpu_type == gpu.name]
-    host = max((round(each.host_memory_bytes * max(1, count / each.num_gpus)) for each in theirs), default=None)
-    node = Node(
-        name="asked",
+    widest = max((_CARDS_OF_A_NODE, *(each.num_gpus for each in theirs)))
+    sizes = [min(widest, count - before) for before in range(0, count, widest)]
+    return Cluster((gpu,), tuple(_node(number, size, gpu, theirs) for number, size in enumerate(sizes, start=1)))
+
+
+def _node(number: int, num_gpus: int, gpu: GpuType, theirs: Sequence[Node]) -> Node:
+    host = max((round(each.host_memory_bytes * max(1, num_gpus / each.num_gpus)) for each in theirs), default=None)
+    return Node(
+        name=f"asked-{number}",
         gpu_type=gpu.name,
-        num_gpus=count,
-        host_memory_bytes=host or _HOST_SHARE * count * gpu.memory_bytes,
-        num_cpus=_CPUS * count,
+        num_gpus=num_gpus,
+        host_memory_bytes=host or _HOST_SHARE * num_gpus * gpu.memory_bytes,
+        num_cpus=_CPUS * num_gpus,
     )
-    return Cluster((gpu,), (node,))
 
 
 def _card(name: str, own: Cluster, sold_as: SoldAs) -> GpuType:
-    """The card of that name; else the only one whose name ends or begins so, or that is sold by it."""
-    asked = _plain(name)
-    known = {_plain(each): entry.gpu for each, entry in CATALOGUE.items()}
-    known |= {_plain(each.name): each for each in own.gpu_types}
-    if asked in known:
-        return known[asked]
-    similar = [gpu for each, gpu in known.items() if each.endswith(asked) or each.startswith(asked)]
-    similar = similar or [own.types_by_name.get(each.name, each) for each in sold_as(name)]
+    """The card that the name means, of ``own`` before others; else the only one that is sold by it."""
+    catalogue = [each.gpu for each in CATALOGUE.values()]
+    similar = types_named(name, own.gpu_types) or types_named(name, catalogue)
+    similar = similar or tuple(own.types_by_name.get(each.name, each) for each in sold_as(name))
     if len(similar) != 1:
         which = f"it may be {', '.join(sorted(each.name for each in similar))}" if similar else "it is not known"
-        near = [known[each].name for each in get_close_matches(asked, known, n=3)]
+        known = {type_key(each.name): each.name for each in (*catalogue, *own.gpu_types)}
+        near = [known[each] for each in get_close_matches(type_key(name), known, n=3)]
         like = f"Did you mean {' or '.join(near)}? " if near and not similar else ""
         raise _refused(
             f"Card {name!r}: {which}.", f"{like}Name a type of the cluster file or of docs/gpu-catalogue.md."
         )
     return similar[0]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]|nvidia|geforce|gb$", "", name.lower())
 
 
 def _refused(detail: str, remedy: str) -> PermanentError:

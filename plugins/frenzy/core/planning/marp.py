@@ -25,6 +25,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.script_plans import script_candidates
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.gpu_catalogue import types_named
 from frenzy.core.values.resource_plan import Candidate
 
 __all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "smallest_remedy"]
@@ -91,6 +92,7 @@ def smallest_remedy(
     When one is feasible after all, the reason is that of the best plan. known: the request's candidates, where
     they were listed already.
     """
+    request = _on_types(request, cluster)
     candidates = plan_candidates(request, cluster, calibration, policy) if known is None else known
     if candidates and candidates[0].feasible:
         return candidates[0].reason
@@ -128,7 +130,7 @@ def _first_remedy(
     *,
     within: bool = False,
 ) -> Remedy | None:
-    solve = _policy(policy)
+    solve, request = _policy(policy), _on_types(request, cluster)
     return first_remedy(
         request, cluster, known, lambda asked, there: _candidates(solve, asked, there, calibration), within=within
     )
@@ -138,7 +140,7 @@ def _candidates(
     solve: Policy, request: PlanRequest, cluster: Cluster, calibration: Calibration
 ) -> tuple[Candidate, ...]:
     """By the policy; a script's plans are the same by every policy. A traced model brings its own coefficients."""
-    calibration = calibrated(calibration, request.trace)
+    calibration, request = calibrated(calibration, request.trace), _on_types(request, cluster)
     script = request.job.workload
     if script is None:
         return solve(request, cluster, calibration)
@@ -147,6 +149,16 @@ def _candidates(
         raise traced_with_another(request.trace, release)
     own = closed_form_candidates if request.job.names_a_model else script_candidates
     return own(request, cluster, calibration)
+
+
+def _on_types(request: PlanRequest, cluster: Cluster) -> PlanRequest:
+    """``request`` with the cluster's own names of the types that its job allows; what it does not have stays."""
+    constraints = request.job.constraints
+    named = ((each, types_named(each, cluster.gpu_types)) for each in constraints.gpu_types)
+    own = tuple(dict.fromkeys(name for asked, found in named for name in ([each.name for each in found] or [asked])))
+    if own == constraints.gpu_types:
+        return request
+    return replace(request, job=replace(request.job, constraints=replace(constraints, gpu_types=own)))
 
 
 def _policy(name: str) -> Policy:

@@ -11,7 +11,8 @@ form factor has it, else the PCIe slot. Prices are the cluster's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -163,3 +164,40 @@ def card_called(name: str) -> str | None:
     if card not in CATALOGUE or not size.isdigit():
         return None
     return card if abs(CATALOGUE[card].gpu.memory_bytes / GIB - int(size)) <= _SAME_MEMORY * int(size) else None
+
+
+def types_named(asked: str, types: Iterable[GpuType]) -> tuple[GpuType, ...]:
+    """Those of ``types`` that ``asked`` means, as people write cards: ``RTX4090``, ``NVIDIA H100 80GB``, ``4090``.
+
+    Case, punctuation and the maker count only between types that differ in nothing else. The type of that name, else of
+    that card; where the catalogue does not
+    have such a card either, all types whose name begins or ends so: ``A100`` is each A100, ``A10`` is none.
+    """
+    known = tuple(types)
+    for spelling in (str, type_key, _card_key):
+        same = tuple(each for each in known if spelling(each.name) == spelling(asked))
+        if same:
+            return same
+    if _card_key(asked) in map(type_key, CATALOGUE):
+        return ()
+    return tuple(each for each in known if type_key(asked) in _ends(each.name))
+
+
+def type_key(name: str) -> str:
+    """What tells names of types apart."""
+    return "".join(_parts(name))
+
+
+def _card_key(name: str) -> str:
+    """The same of the catalogue's card where it is one, so that ``h100-80`` is ``h100``."""
+    return type_key(card_called("-".join(_parts(name))) or name)
+
+
+def _ends(name: str) -> set[str]:
+    parts = _parts(name)
+    return {"".join(each) for at in range(1, len(parts)) for each in (parts[:at], parts[at:])}
+
+
+def _parts(name: str) -> list[str]:
+    found = re.findall(r"[a-z0-9]+", re.sub("nvidia|geforce", "", name.lower()))
+    return [re.sub(r"^(\d+)gb$", r"\1", each) for each in found]

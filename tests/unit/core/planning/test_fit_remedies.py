@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.core.marp_values import CALIBRATION, job, llama_config, request
+from tests.unit.core.marp_values import CALIBRATION, job, llama_config, node, request
 
 from frenzy.core.models.shape import ModelShape, model_shape
-from frenzy.core.planning.asked_cards import node_of_cards
+from frenzy.core.planning.asked_cards import nodes_of_cards
 from frenzy.core.planning.marp import Remedy, plan_candidates, remedies
 from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import Checkpointing, LoraSpec, ModelSpec, Precision
 from frenzy.core.values.units import GIB
 
@@ -32,7 +34,7 @@ def asked(shape: ModelShape, length: int = 2048, **training: Any) -> PlanRequest
 
 
 def remedy_on(cards: str, of: PlanRequest) -> Remedy:
-    there = node_of_cards(cards)
+    there = nodes_of_cards(cards)
     assert not any(each.feasible for each in plan_candidates(of, there, CALIBRATION))
     found = remedies(of, there, CALIBRATION, within=True)
     assert found is not None
@@ -78,7 +80,7 @@ def test_a_mixture_of_experts_becomes_adapters_over_four_bits() -> None:
 def test_adapters_on_random_weights_are_no_remedy_but_on_those_of_a_warm_start_they_are() -> None:
     of = asked(SEVEN)
     untrained = replace(of, job=replace(of.job, model=ModelSpec(config={"model_type": "llama"})))
-    assert remedies(untrained, node_of_cards("1xRTX4090"), CALIBRATION, within=True) is None
+    assert remedies(untrained, nodes_of_cards("1xRTX4090"), CALIBRATION, within=True) is None
 
     warm = replace(untrained.job, checkpoint=replace(of.job.checkpoint, warm_start="/models/first"))
     assert changed(remedy_on("1xRTX4090", replace(of, job=warm))) == {"training.lora": "rank 16"}
@@ -94,7 +96,7 @@ def test_four_bits_are_never_taken_back_to_fit_a_small_card() -> None:
 def test_no_change_is_found_where_nothing_fits() -> None:
     huge = model_shape(llama_config(16384, 126, 128, 128256, num_key_value_heads=8, max_position_embeddings=8192))
 
-    assert remedies(asked(huge), node_of_cards("1xT4"), CALIBRATION, within=True) is None
+    assert remedies(asked(huge), nodes_of_cards("1xT4"), CALIBRATION, within=True) is None
 
 
 def test_no_change_of_a_remedy_can_be_left_out() -> None:
@@ -123,15 +125,38 @@ def test_no_change_of_a_remedy_can_be_left_out() -> None:
     ],
 )
 def test_cards_are_known_as_people_write_them(text: str, name: str, count: int) -> None:
-    (node,) = node_of_cards(text).nodes
+    (node,) = nodes_of_cards(text).nodes
 
     assert (node.gpu_type, node.num_gpus) == (name, count)
     assert node.host_memory_bytes >= 2 * count * 14 * GIB
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("0xT4", "no number"), ("1xAbacus", "not known"), ("", "no number"), ("2xa", "may be")]
+    ("text", "nodes"), [("16xH100-80", [8, 8]), ("12xa100-80", [8, 4]), ("8xh100", [8]), ("3xT4", [3])]
+)
+def test_a_node_has_eight_cards_at_most(text: str, nodes: list[int]) -> None:
+    found = nodes_of_cards(text).nodes
+
+    assert [each.num_gpus for each in found] == nodes
+    assert len({each.host_memory_bytes / each.num_gpus for each in found}) == 1
+    assert len({each.name for each in found}) == len(nodes)
+
+
+def test_a_node_has_as_many_cards_as_one_of_ones_own_and_its_host_memory() -> None:
+    gpu = replace(CATALOGUE["h100"].gpu, name="h100-80")
+    wide = replace(node("a", "h100-80", 16), host_memory_bytes=4096 * GIB)
+    own = Cluster((gpu,), (wide, node("b", "h100-80", 4)))
+
+    found = nodes_of_cards("24xH100", own).nodes
+
+    assert [(each.gpu_type, each.num_gpus) for each in found] == [("h100-80", 16), ("h100-80", 8)]
+    assert found[0].host_memory_bytes == 4096 * GIB
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("0xT4", "no number"), ("1xAbacus", "not known"), ("", "no number"), ("2xa100", "may be"), ("1xA", "not known")],
 )
 def test_cards_that_are_none_are_refused_with_words(text: str, words: str) -> None:
     with pytest.raises(PermanentError, match=words):
-        node_of_cards(text)
+        nodes_of_cards(text)

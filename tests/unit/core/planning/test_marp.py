@@ -168,6 +168,18 @@ def test_a_type_that_the_cluster_does_not_have_is_told_beside_those_it_has() -> 
     assert f"The cluster has {', '.join(cluster.types_by_name)}, and no a100." in refusal.detail
 
 
+@pytest.mark.parametrize("policy", ["closed-form", "paper"])
+def test_a_type_may_be_written_as_people_write_cards(policy: str) -> None:
+    types = tuple(dataclasses.replace(virtual("c", 700, 60, 0.5), name=name) for name in ("rtx-4090", "t4"))
+    cluster = Cluster(types, (node("one", "rtx-4090", 2), node("two", "t4", 2)))
+    asked = request(of=job(constraints=ConstraintsSpec(gpu_types=("RTX4090",))))
+
+    found = plan_candidates(asked, cluster, CALIBRATION, policy)
+
+    assert {each.plan.gpu_type for each in feasible(found)} == {"rtx-4090"}
+    assert smallest_remedy(asked, cluster, CALIBRATION, policy).code is ReasonCode.BEST_PLAN
+
+
 def test_gpus_that_cannot_work_together_are_offered_one_by_one() -> None:
     alone = dataclasses.replace(virtual("slice", 700), max_gpus_per_job=1)
     found = candidates_of(request(), Cluster((alone,), (node("n", "slice", 8),)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
+from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry, types_named
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.units import GIB
@@ -57,3 +59,26 @@ def test_the_driver_reports_no_more_than_the_printed_size(name: str) -> None:
     printed = {"16", "32", "40", "80"} & {name.rsplit("-", 1)[-1]}
     for size_gib in map(int, printed):
         assert 0.9 * size_gib * GIB < CATALOGUE[name].gpu.memory_bytes < size_gib * GIB
+
+
+@pytest.mark.parametrize(
+    ("asked", "types", "meant"),
+    [
+        ("RTX4090", "rtx-4090 t4", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090 rtx-3090", "rtx-4090"),
+        ("4090", "rtx-4090 rtx-3090", "rtx-4090"),
+        ("h100", "h100-80 a100-80", "h100-80"),
+        ("H100 80GB", "h100 h100-nvl", "h100"),
+        ("h100", "h100 h100-80", "h100"),
+        ("rtx4090", "rtx-4090 rtx4090", "rtx4090"),
+        ("A100", "a100-40 a100-80 a10", "a100-40 a100-80"),
+        ("A10", "a100-40 a100-80", ""),
+        ("L40", "l40s", ""),
+        ("A100-80", "a100-40", ""),
+        ("mine", "mine-2 t4", "mine-2"),
+        ("-", "t4", ""),
+    ],
+)
+def test_a_name_means_the_types_that_people_mean_by_it(asked: str, types: str, meant: str) -> None:
+    there = [replace(CATALOGUE["t4"].gpu, name=each) for each in types.split()]
+    assert [each.name for each in types_named(asked, there)] == meant.split()

@@ -20,6 +20,7 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
     """What to change, the lines of the job to paste, and the plans that then fit."""
     console = out()
     host = format_bytes(answer.host_memory_bytes)
+    each_node = " a node" if " on " in answer.cards else ""
     fits = [each for each in answer.candidates if each.feasible]
     if answer.changes is None:
         console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
@@ -39,7 +40,7 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
             console.print(f"  {each}", soft_wrap=True)
         console.print("\nIn the job's file:\n")
         console.print(changed_lines(asked, answer.job), markup=False, highlight=False, soft_wrap=True)
-    console.print(candidates_table(f"Plans on {answer.cards}, with {host} of host memory", fits[:top]))
+    console.print(candidates_table(f"Plans on {answer.cards}, with {host} of host memory{each_node}", fits[:top]))
     console.print(memory_breakdown(fits[0].plan))
 
 
