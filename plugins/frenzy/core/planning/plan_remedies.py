@@ -61,7 +61,8 @@ def first_remedy(
     """
     if not candidates:
         return None
-    budget = _Budget(solve)
+    budget = Budget(solve)
+    budget.learn(request, cluster, candidates)
     search = _Search(Situation(request, cluster, ()), budget)
     changes = job_changes(request, candidates, cluster)
     for step in _steps(changes, within=within):
@@ -94,25 +95,36 @@ def _steps(changes: Sequence[JobChange], *, within: bool) -> list[_Step]:
 
 
 @dataclass(slots=True)
-class _Budget:
+class Budget:
     """``solve``, for changed jobs, as long as it costs no more than a remedy is worth.
 
-    What the memory model does not cover is no plan, and no remedy.
+    What the memory model does not cover is no plan, and no remedy. The answer to the very same request and cluster is
+    kept: they are told by identity, for a request cannot be hashed.
     """
 
     solve: Solve
     left: int = _MOST_CANDIDATES
+    known: dict[tuple[int, int], tuple[PlanRequest, Cluster, tuple[Candidate, ...]]] = field(default_factory=dict)
 
     def __call__(self, request: PlanRequest, cluster: Cluster) -> tuple[Candidate, ...]:
-        if self.is_spent:
-            return ()
+        key = (id(request), id(cluster))
+        if key not in self.known:
+            if self.is_spent:
+                return ()
+            self.learn(request, cluster, self._solved(request, cluster))
+            splits = len(divisors(request.global_batch_size, request.global_batch_size))
+            self.left -= max(_LEAST_COST, len(self.known[key][-1]), splits**2 // _SPLITS_PER_COST)
+        return self.known[key][-1]
+
+    def learn(self, request: PlanRequest, cluster: Cluster, found: tuple[Candidate, ...]) -> None:
+        """``solve`` would find these. Keeps both alive, so that nothing else gets their identity."""
+        self.known[id(request), id(cluster)] = (request, cluster, found)
+
+    def _solved(self, request: PlanRequest, cluster: Cluster) -> tuple[Candidate, ...]:
         try:
-            found = self.solve(request, cluster)
+            return self.solve(request, cluster)
         except PermanentError:
-            found = ()
-        splits = len(divisors(request.global_batch_size, request.global_batch_size))
-        self.left -= max(_LEAST_COST, len(found), splits**2 // _SPLITS_PER_COST)
-        return found
+            return ()
 
     @property
     def is_spent(self) -> bool:
@@ -121,51 +133,51 @@ class _Budget:
 
 @dataclass(frozen=True)
 class _Search:
-    """Tries combinations; ``known`` are the answers already had."""
+    """Tries combinations. changed: where those of the job have led; known: where those suffice that were tried."""
 
     start: Situation
     solve: Solve
-    known: dict[tuple[JobChange, ...], bool] = field(default_factory=dict)
+    changed: dict[tuple[JobChange, ...], Situation] = field(default_factory=dict)
+    known: dict[tuple[tuple[JobChange, ...], ResourceChange | None], Situation | None] = field(default_factory=dict)
 
     def needed(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> tuple[JobChange, ...]:
         """``chosen`` without what does not help, that of the most effect first; as it is where it does not suffice."""
-        if not self._suffices(chosen, resource):
+        if self._sufficient(chosen, resource) is None:
             return chosen
         for each in reversed(chosen):
             fewer = tuple(other for other in chosen if other is not each)
-            if self._suffices(fewer, resource):
+            if self._sufficient(fewer, resource) is not None:
                 chosen = fewer
         return chosen
 
-    def _suffices(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> bool:
-        after = self._changed(chosen)
-        return self._fits(chosen, after) if resource is None else resource(after, self.solve) is not None
-
     def tightened(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> Situation | None:
         """The situation after ``chosen`` and ``resource``, each value the least that suffices; None if none does."""
-        after = self._changed(chosen)
-        if resource is None:
-            if not self._fits(chosen, after):
-                return None
-        else:
-            changed = resource(after, self.solve)
-            if changed is None:
-                return None
-            after = changed
+        after = self._sufficient(chosen, resource)
+        if after is None:
+            return None
         for each in chosen:
             after = each.tighten(after, self.start, self.solve)
-        return after if feasible_plans(self.solve(after.request, after.cluster)) else None
+        return after if self._fits(after) else None
 
-    def _changed(self, changes: Sequence[JobChange]) -> Situation:
-        situation = self.start
-        for each in changes:
-            situation = each.lift(situation)
-        return situation
+    def _sufficient(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> Situation | None:
+        """The situation after both, where a plan fits."""
+        key = (chosen, resource)
+        if key not in self.known:
+            after = self._changed(chosen)
+            fitting = after if resource is None and self._fits(after) else None
+            self.known[key] = fitting if resource is None else resource(after, self.solve)
+        return self.known[key]
 
-    def _fits(self, chosen: tuple[JobChange, ...], after: Situation) -> bool:
-        if chosen not in self.known:
-            self.known[chosen] = bool(feasible_plans(self.solve(after.request, after.cluster)))
-        return self.known[chosen]
+    def _changed(self, changes: tuple[JobChange, ...]) -> Situation:
+        if changes not in self.changed:
+            situation = self.start
+            for each in changes:
+                situation = each.lift(situation)
+            self.changed[changes] = situation
+        return self.changed[changes]
+
+    def _fits(self, after: Situation) -> bool:
+        return bool(feasible_plans(self.solve(after.request, after.cluster)))
 
 
 def refusal_of(candidates: Sequence[Candidate], remedy: Remedy | None) -> Reason:
