@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from frenzy.core.memory.model_trace import ModelTrace
     from frenzy.core.models.parameters import ModelShape
     from frenzy.core.planning.remedy_changes import Change
+    from frenzy.core.planning.single_changes import SingleChange
     from frenzy.core.values.cluster import Cluster
     from frenzy.settings import Settings
 
@@ -119,8 +120,9 @@ class FitAnswer:
 
     cards: as asked, and the nodes that they are taken to be in. host_memory_bytes: of the first of these. changes: of
     the job, none where it fits as it is; None where no change was found that makes it fit. job: with the changes.
-    candidates: its plans there, or the refused ones of the job as it is. model, data_refusal: as of ``OfflinePlan``.
-    note: also why a cluster file was not heeded; None when all is well.
+    candidates: its plans there, or the refused ones of the job as it is. alone: the single changes of which any one
+    would do; of the plan ``in_place_of``, where one was asked for. model, data_refusal: as of ``OfflinePlan``. note:
+    also why a cluster file was not heeded; None when all is well.
     """
 
     cards: str
@@ -128,6 +130,8 @@ class FitAnswer:
     changes: tuple[Change, ...] | None
     job: TrainingJob
     candidates: tuple[Candidate, ...]
+    alone: tuple[SingleChange, ...] = ()
+    in_place_of: str | None = None
     model: str | None = None
     data_refusal: Reason | None = None
     note: str | None = None
@@ -149,25 +153,31 @@ def fit_offline(
 ) -> FitAnswer:
     """The change of the least effect with which ``job`` fits ``cards``, such as ``1xRTX4090``; verified by its plan.
 
-    cards: of the types in ``cluster_file``, or of the catalogue. cluster_file: None for that of the settings, where it
-    can be read. Raises SpecError for a bad file that was named, PermanentError for cards that are not known, or a model
-    that cannot be planned.
+    cards: of the types in ``cluster_file``, or of the catalogue; or a plan on them that ran out of memory, such as
+    ``8xa100-80-z2-mb1``: then also every single change of that plan with which it fits. cluster_file: None for that of
+    the settings, where it can be read. Raises SpecError for a bad file that was named, PermanentError for cards that
+    are not known, a plan that the job has not, or a model that cannot be planned.
     """
     from frenzy.adapters.k8s.inventory.products import cards_sold_as
-    from frenzy.core.planning.asked_cards import nodes_of_cards
-    from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
+    from frenzy.core.planning.asked_cards import nodes_of_cards, plan_asked_for
+    from frenzy.core.planning.marp import PlanRequest, after_failure, mending_changes, plan_candidates, remedies
     from frenzy.core.planning.model_notes import model_line, model_notes
 
     own, note = _types_in(cluster_file, settings)
-    there = nodes_of_cards(cards, own, cards_sold_as)
+    there, failed = plan_asked_for(cards, own, cards_sold_as) or (nodes_of_cards(cards, own, cards_sold_as), None)
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)
     steps, left_s = _steps(job), _seconds_to_deadline(job)
     request = PlanRequest(job=free, shape=shape, total_steps=steps.number, seconds_to_deadline=left_s, trace=trace)
     calibration = _calibration_of(job, shape)
+    if failed is not None:
+        request = after_failure(failed, request, there, calibration, policy)
     candidates = plan_candidates(request, there, calibration, policy)
     changes: tuple[Change, ...] | None = ()
+    alone: tuple[SingleChange, ...] = ()
+    if failed is not None or not candidates[0].feasible:
+        alone = mending_changes(request, there, calibration, policy, failed=failed)
     if not any(each.feasible for each in candidates):
         remedy = remedies(request, there, calibration, policy, within=True)
         changes = None if remedy is None else remedy.changes
@@ -180,6 +190,8 @@ def fit_offline(
         changes=changes,
         job=free,
         candidates=candidates,
+        alone=alone,
+        in_place_of=None if failed is None else failed.plan_id,
         model=model_line(free, shape, steps.number),
         data_refusal=steps.refusal,
         note=_joined(note, steps.note, *model_notes(free, shape)),

@@ -1,4 +1,4 @@
-"""Cards as a person names them, ``1xRTX4090`` or ``8 x a100-80``, as machines that have them."""
+"""Cards as a person names them, ``1xRTX4090`` or ``8 x a100-80``, as machines that have them; and plans on them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,43 @@ from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.gpu_catalogue import CATALOGUE, type_key, types_named
 from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.resource_plan import PlanShape
 
 SoldAs = Callable[[str], Iterable[GpuType]]
 
 _CARDS: Final = re.compile(r"\s*(?:(\d{1,5})\s*[x*]\s*)?([\w -]+?)\s*", re.IGNORECASE)
+_PLAN: Final = re.compile(
+    r"(?P<cards>.+?)-z(?P<stage>[123])-mb(?P<size>[1-9]\d{0,6})(-tp(?P<tp>[1-9]\d{0,3}))?(?P<ckpt>-ckpt)?(?P<offload>-offload)?\s*",
+    re.IGNORECASE,
+)
 # A workstation's or a server's usual host memory for each byte of its cards, and cores for each card.
 _HOST_SHARE: Final = 2
 _CPUS: Final = 8.0
 # What the servers that are sold have at most; racks such as NVL72 are joined nodes of four.
 _CARDS_OF_A_NODE: Final = 8
+
+
+def plan_asked_for(
+    text: str, own: Cluster | None = None, sold_as: SoldAs = lambda _: ()
+) -> tuple[Cluster, PlanShape] | None:
+    """The cards and the settings of a plan's name, ``8xa100-80-z3-mb2-ckpt``; None for a text that ends in none.
+
+    own, sold_as, errors: as of ``nodes_of_cards``.
+    """
+    found = _PLAN.fullmatch(text)
+    if found is None:
+        return None
+    there = nodes_of_cards(found["cards"], own, sold_as)
+    shape = PlanShape(
+        gpu_type=there.nodes[0].gpu_type,
+        num_gpus=there.num_gpus_by_type[there.nodes[0].gpu_type],
+        tp=int(found["tp"] or 1),
+        zero_stage=int(found["stage"]),
+        micro_batch_size=int(found["size"]),
+        activation_checkpointing=found["ckpt"] is not None,
+        offload_optimizer=found["offload"] is not None,
+    )
+    return there, shape
 
 
 def nodes_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = lambda _: ()) -> Cluster:

@@ -35,7 +35,7 @@ from frenzy.core.planning.candidates import (
 from frenzy.core.planning.grid import GridLimits, divisors, grid_of, plan_grid, tensor_parallel_degrees
 from frenzy.core.planning.honours import as_held, honoured
 from frenzy.core.planning.request import PlanRequest
-from frenzy.core.planning.selection import PlanSelection, PredictedGrid
+from frenzy.core.planning.selection import PlanSelection, PredictedGrid, is_one_of
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
@@ -52,7 +52,7 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
     """Feasible plans by rank, then refused ones; raises PermanentError for an unsupported model."""
     of_types = selections(request, cluster, calibration)
     found = [verdict for each in of_types for verdict in _verdicts(each)]
-    if request.micro_batch_size is None and not any(isinstance(each, Ranked) for each in found):
+    if not request.is_narrowed and not any(isinstance(each, Ranked) for each in found):
         # what would help may be a larger micro-batch that accumulates no gradients: it may need the least
         found += [
             verdict for each in selections(request, cluster, calibration, beyond=True) for verdict in _verdicts(each)
@@ -121,6 +121,8 @@ def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibrat
     )
     grid = plan_grid(request.shape, request.global_batch_size, request.job.training.gradient_checkpointing, limits)
     grid = honoured(grid, request)
+    if request.only_shapes:
+        grid = grid.take(np.flatnonzero(is_one_of(grid, request.only_shapes)))
     memory = predict_memory(workload, as_held(grid, script), calibration)
     if memory is None:
         raise _unsupported(request, calibration, workload)
@@ -135,7 +137,8 @@ def _largest_micro_batch(
     What was learned from runs may scale the prediction down, hence no such bound then.
     """
     script = request.job.workload
-    if request.residuals != NOTHING_LEARNED or (script is not None and not script.takes(Honour.MICRO_BATCH)):
+    as_it_comes = script is not None and not script.takes(Honour.MICRO_BATCH)
+    if request.is_narrowed or as_it_comes or request.residuals != NOTHING_LEARNED:
         return request.global_batch_size
     sizes = divisors(request.global_batch_size, request.global_batch_size)
     tp = tensor_parallel_degrees(request.shape, max_tp)[-1]

@@ -21,12 +21,15 @@ from frenzy.core.planning.estimated_plans import closed_form_candidates, traced_
 from frenzy.core.planning.grid import divisors
 from frenzy.core.planning.paper_plans import paper_candidates, paper_micro_batches
 from frenzy.core.planning.plan_remedies import Remedy, first_remedy, refusal_of
+from frenzy.core.planning.remedy_changes import Situation, Solve
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.script_plans import script_candidates
+from frenzy.core.planning.single_changes import SingleChange, single_changes
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.gpu_catalogue import types_named
-from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.job import Checkpointing
+from frenzy.core.values.resource_plan import Candidate, PlanShape
 
 __all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "smallest_remedy"]
 
@@ -121,6 +124,61 @@ def remedies(
     return _first_remedy(request, cluster, calibration, policy, known, within=within)
 
 
+def after_failure(
+    failed: PlanShape, request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+) -> PlanRequest:
+    """``request`` once this plan of it ran out of memory: never again, and with room for what it took unseen.
+
+    A plan that is predicted to fit takes at least what it lacks to fill its card beyond the prediction. Raises
+    PermanentError where the job has no such plan, or its plans are not predicted by the closed form.
+    """
+    if _policy(policy) is not closed_form_candidates or not request.job.names_a_model:
+        detail = "What would mend one plan is told of plans that the closed form predicts."
+        raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="Name the cards alone."))
+    known = plan_candidates(_looking_at(failed, request), cluster, calibration, policy)
+    if not known:
+        raise _no_such_plan(failed, request)
+    plan = known[0].plan
+    unseen = plan.gpu_memory_bytes - plan.memory.required_bytes + 1 if known[0].feasible else 0
+    return replace(request, excluded_shapes=(*request.excluded_shapes, failed), extra_bytes_per_gpu=unseen)
+
+
+def mending_changes(
+    request: PlanRequest,
+    cluster: Cluster,
+    calibration: Calibration,
+    policy: str = "closed-form",
+    *,
+    failed: PlanShape | None = None,
+) -> tuple[SingleChange, ...]:
+    """Every single change after which ``request`` fits ``cluster``, which it does not as it is; least effect first.
+
+    failed: instead, every one of this plan alone, with ``request`` as it is ``after_failure``.
+    """
+    if failed is not None:
+        request = replace(_looking_at(failed, request), excluded_shapes=())
+    known = _candidates(_policy(policy), request, cluster, calibration)
+    return single_changes(Situation(request, cluster, ()), known, _solving(policy, calibration))
+
+
+def _looking_at(shape: PlanShape, request: PlanRequest) -> PlanRequest:
+    """At one plan alone, whatever the built-in trainer's job says of checkpointing."""
+    job = request.job
+    if job.workload is None:
+        job = replace(job, training=replace(job.training, gradient_checkpointing=Checkpointing.AUTO))
+    return replace(request, job=job, only_shapes=(shape,))
+
+
+def _no_such_plan(failed: PlanShape, request: PlanRequest) -> PermanentError:
+    batch = request.global_batch_size
+    detail = f"The job has no plan {failed.plan_id}."
+    remedy = (
+        f"GPUs over tensor parallel degree are replicas; replicas times micro-batch divide the global batch, {batch}; "
+        "the degree divides the attention's heads; a single replica has stage 1."
+    )
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
+
+
 def _first_remedy(
     request: PlanRequest,
     cluster: Cluster,
@@ -130,10 +188,13 @@ def _first_remedy(
     *,
     within: bool = False,
 ) -> Remedy | None:
-    solve, request = _policy(policy), _on_types(request, cluster)
-    return first_remedy(
-        request, cluster, known, lambda asked, there: _candidates(solve, asked, there, calibration), within=within
-    )
+    request = _on_types(request, cluster)
+    return first_remedy(request, cluster, known, _solving(policy, calibration), within=within)
+
+
+def _solving(policy: str, calibration: Calibration) -> Solve:
+    solve = _policy(policy)
+    return lambda request, cluster: _candidates(solve, request, cluster, calibration)
 
 
 def _candidates(

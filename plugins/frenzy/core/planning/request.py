@@ -16,8 +16,9 @@ from frenzy.core.values.resource_plan import PlanShape
 class PlanRequest:
     """One planning of one job.
 
-    total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered
-    again. extra_bytes_per_gpu: memory seen beyond the prediction; every plan must have room for
+    total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered again. only_shapes: the
+    only plans that are looked at, where there are any; for the closed form. extra_bytes_per_gpu: memory seen beyond the
+    prediction; every plan must have room for
     it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
     jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
     that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
@@ -31,6 +32,7 @@ class PlanRequest:
     shape: ModelShape
     total_steps: int
     excluded_shapes: tuple[PlanShape, ...] = ()
+    only_shapes: tuple[PlanShape, ...] = ()
     extra_bytes_per_gpu: int = 0
     seconds_to_deadline: float | None = None
     residuals: Residuals = NOTHING_LEARNED
@@ -41,6 +43,11 @@ class PlanRequest:
     trace: ModelTrace | None = None
     known_tokens: int | None = None
     reported_release: str | None = None
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether only certain plans are looked at."""
+        return self.micro_batch_size is not None or bool(self.only_shapes)
 
     @property
     def script_release(self) -> str | None:

@@ -54,24 +54,25 @@ def more_gpus(now: Situation, solve: Solve) -> Situation | None:
         if wanted.num_gpus > _MOST_GPUS:
             continue
         before = now.cluster.num_gpus_by_type[wanted.gpu_type]
-        wider = Cluster(
-            now.cluster.gpu_types, (*now.cluster.nodes, *_added(now.cluster, wanted.gpu_type, wanted.num_gpus))
-        )
+        wider = with_gpus(now.cluster, wanted.gpu_type, wanted.num_gpus)
         after = now.on(wider, Change(f"{wanted.gpu_type} in the cluster", str(before), str(wanted.num_gpus)))
         if _fits(after, solve):
             return after
     return None
 
 
-def _added(cluster: Cluster, gpu_type: str, wanted: int) -> list[Node]:
-    """Nodes like the widest there is, the last one perhaps narrower."""
+def with_gpus(cluster: Cluster, gpu_type: str, wanted: int) -> Cluster:
+    """``cluster`` with ``wanted`` GPUs of a type that it has fewer of.
+
+    Nodes are added like the widest there is, the last one perhaps narrower.
+    """
     like = max((node for node in cluster.nodes if node.gpu_type == gpu_type), key=lambda node: node.num_gpus)
     missing, nodes = wanted - cluster.num_gpus_by_type[gpu_type], list[Node]()
     while missing > 0:
         width = min(missing, like.num_gpus)
         nodes.append(replace(like, name=f"{like.name}-added-{len(nodes) + 1}", num_gpus=width))
         missing -= width
-    return nodes
+    return Cluster(cluster.gpu_types, (*cluster.nodes, *nodes))
 
 
 def more_host_memory(now: Situation, solve: Solve) -> Situation | None:

@@ -8,6 +8,7 @@ ladder climbs among them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -128,10 +129,7 @@ class PlanSelection:
     @cached_property
     def excluded(self) -> Mask:
         """Plans that failed in an earlier attempt of the run."""
-        excluded = np.zeros(len(self.grid), dtype=np.bool_)
-        for shape in self._failed:
-            excluded |= _is_shape(self.grid, shape)
-        return excluded
+        return is_one_of(self.grid, self._failed)
 
     @property
     def _failed(self) -> tuple[PlanShape, ...]:
@@ -212,6 +210,14 @@ class PlanSelection:
             found.append(self.predicted.leanest(refused & ~inside & fits)[:1])
         rows = np.concatenate(found)
         return rows[np.argsort(self.num_gpus[rows], kind="stable")]
+
+
+def is_one_of(grid: PlanGrid, shapes: Sequence[PlanShape]) -> Mask:
+    """Plans that have one of these shapes, whatever its GPU type."""
+    found = np.zeros(len(grid), dtype=np.bool_)
+    for shape in shapes:
+        found |= _is_shape(grid, shape)
+    return found
 
 
 def _is_shape(grid: PlanGrid, shape: PlanShape) -> Mask:

@@ -243,6 +243,35 @@ def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command
     assert "fits 1 rtx-4090 as it is" in again.out
 
 
+def test_fit_in_place_of_a_plan_lists_what_alone_mends_it(frenzy: Command, spec: Path, alone: Path) -> None:
+    big = alone / "jobs/big.yaml"
+    big.write_text(BIG, encoding="utf-8")
+    asked = ("plan", str(big), "--fit", "8xA100-40-z1-mb1")
+    said = frenzy(*asked)
+    assert said.status == 0
+    assert "Any one of these alone mends 8xa100-40-z1-mb1" in said.out
+    assert "ZeRO stage: 1 -> 3" in said.out
+    assert "as it is, by another plan" in said.out
+    told = json.loads(frenzy(*asked, "--json").out)
+    assert told["in_place_of"] == "8xa100-40-z1-mb1"
+    assert told["alone"][0]["plan"]["gpu_type"] == "a100-40"
+
+
+def test_fit_in_place_of_a_plan_that_the_job_has_not_is_refused_in_words(frenzy: Command, spec: Path) -> None:
+    said = frenzy("plan", str(spec), "--fit", "1xh100-z3-mb1")
+    assert said.status == 2
+    assert "The job has no plan 1xh100-z3-mb1" in said.err
+
+
+def test_fit_lists_other_changes_that_would_do(frenzy: Command, spec: Path, alone: Path) -> None:
+    big = alone / "jobs/big.yaml"
+    big.write_text(BIG, encoding="utf-8")
+    said = frenzy("plan", str(big), "--fit", "1xA100-40")
+    assert said.status == 1
+    assert "Any one of these alone would do" in said.out
+    assert "GPUs: 1 -> " in said.out
+
+
 def test_fit_knows_the_types_of_the_cluster_file_and_the_host_memory_of_their_nodes(
     frenzy: Command, spec: Path, alone: Path
 ) -> None:

@@ -34,7 +34,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
     manifest: Annotated[bool, typer.Option("--manifest", help="Print the pods of the chosen plan as YAML.")] = False,
     fit: Annotated[
-        str | None, typer.Option(metavar="CARDS", help="How it would fit these cards, such as 1xRTX4090.")
+        str | None,
+        typer.Option(metavar="CARDS", help="How it would fit these cards, such as 1xRTX4090, or in place of a plan."),
     ] = None,
 ) -> int:
     """List the plans for a job with their memory, time, cost, and the reason of each rank or refusal.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from frenzy.adapters.spec.job_spec import job_to_document
 from frenzy.adapters.spec.yaml_core import dump_yaml
 from frenzy.cli.render.console import out
-from frenzy.cli.render.tables import candidates_table, memory_breakdown
-from frenzy.core.values.units import format_bytes
+from frenzy.cli.render.tables import Grid, candidates_table, grid, memory_breakdown, size
+from frenzy.core.values.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from frenzy.core.planning.single_changes import SingleChange
     from frenzy.core.values.job import TrainingJob
     from frenzy.offline import FitAnswer
 
@@ -22,6 +23,9 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
     host = format_bytes(answer.host_memory_bytes)
     each_node = " a node" if " on " in answer.cards else ""
     fits = [each for each in answer.candidates if each.feasible]
+    if answer.in_place_of is not None:
+        console.print(_alone(f"Any one of these alone mends {answer.in_place_of}", answer.alone))
+        console.print()
     if answer.changes is None:
         console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
         if asked.starts_random and asked.training.lora is None:
@@ -31,9 +35,11 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
                 soft_wrap=True,
             )
         console.print(candidates_table("refused", answer.candidates[:top]))
+        _say_others(answer)
         return
     if not answer.changes:
-        console.print(f"{asked.name} fits {answer.cards} as it is.")
+        how = "as it is" if answer.in_place_of is None else "as it is, by another plan"
+        console.print(f"{asked.name} fits {answer.cards} {how}.")
     else:
         console.print(f"{asked.name} fits {answer.cards} with:")
         for each in answer.changes:
@@ -41,7 +47,32 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
         console.print("\nIn the job's file:\n")
         console.print(changed_lines(asked, answer.job), markup=False, highlight=False, soft_wrap=True)
     console.print(candidates_table(f"Plans on {answer.cards}, with {host} of host memory{each_node}", fits[:top]))
-    console.print(memory_breakdown(fits[0].plan))
+    if answer.in_place_of is None:
+        console.print(memory_breakdown(fits[0].plan))
+    _say_others(answer)
+
+
+def _say_others(answer: FitAnswer) -> None:
+    """Which other changes would do; the first is among those told already, where it is a single one."""
+    others = [each for each in answer.alone if each.changes != answer.changes]
+    if answer.in_place_of is None and others:
+        out().print()
+        out().print(_alone(f"Any one of these alone would do{', too' if answer.changes else ''}", others))
+
+
+def _alone(title: str, changes: Sequence[SingleChange]) -> Grid:
+    rows = [
+        (
+            " and ".join(map(str, each.changes)),
+            each.effect.name.lower().replace("_", " "),
+            each.plan.plan_id,
+            size(each.plan.memory.required_bytes),
+            size(each.plan.gpu_memory_bytes),
+            format_duration(each.plan.step_time_s) if each.plan.is_timed else "-",
+        )
+        for each in changes
+    ]
+    return grid(title, ("change", "effect", "plan", "required", "card", "step"), rows, right="required card step")
 
 
 def changed_lines(before: TrainingJob, after: TrainingJob) -> str:

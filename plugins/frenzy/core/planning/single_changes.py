@@ -1,0 +1,167 @@
+"""Each single change after which a job fits: what a person may choose from, beside the one remedy (``plan_remedies``).
+
+Asked of a job that does not fit cards of one type, or of one plan on them that ran out of memory, whatever was
+predicted of it. A plan can also change itself: its ZeRO stage, micro-batch, checkpointing, offload, tensor parallel
+degree and number of GPUs. Each kind of change is tried alone, by as little as suffices, and planned to verify it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from frenzy.core.planning.grid import ZERO_STAGES, divisors, tensor_parallel_degrees
+from frenzy.core.planning.job_remedies import Effect, job_changes
+from frenzy.core.planning.plan_remedies import Budget
+from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, more_gpus, with_gpus
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
+
+# So many times the GPUs, and nobody takes more for a job that ran out of memory.
+_TIMES: Final = (2, 4, 8)
+# GPUs of a usual server.
+_SERVER: Final = 8
+_GPUS: Final = "GPUs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleChange:
+    """One change, and the plan that then comes first.
+
+    changes: two where a larger card goes with more host memory.
+    """
+
+    changes: tuple[Change, ...]
+    effect: Effect
+    plan: ResourcePlan
+
+
+def single_changes(start: Situation, candidates: tuple[Candidate, ...], solve: Solve) -> tuple[SingleChange, ...]:
+    """Those after which ``solve`` finds a plan, by their effect on the result, then by predicted time.
+
+    start: on one GPU type. candidates: what ``solve`` finds there, no feasible ones. Where the request looks at one
+    plan only, that plan's own changes count, too. A search that grows too large ends with what it has.
+    """
+    budget = Budget(solve)
+    budget.learn(start.request, start.cluster, candidates)
+    found = [
+        SingleChange(changes=after.changes, effect=effect, plan=plans[0])
+        for effect, after in _tried(start, candidates, budget)
+        if (plans := feasible_plans(budget(after.request, after.cluster)))
+    ]
+    return tuple(sorted(found, key=lambda each: (each.effect, each.plan.predicted_run_s)))
+
+
+def _tried(start: Situation, candidates: Sequence[Candidate], solve: Solve) -> Iterator[tuple[Effect, Situation]]:
+    """Each kind of change by as little as seems to suffice; its search for shorter sequences takes longest."""
+    for shape in start.request.only_shapes:
+        yield from _of_plan(start, shape, solve)
+    for each in job_changes(start.request, candidates, start.cluster):
+        lifted = each.lift(start)
+        if feasible_plans(solve(lifted.request, lifted.cluster)):
+            yield each.effect, each.tighten(lifted, start, solve)
+    # where only one plan is looked at, more GPUs are one of its own changes
+    beyond = {each: effect for each, effect in RESOURCE_CHANGES.items() if each is not more_gpus}
+    others = beyond if start.request.only_shapes else {_more_cards: RESOURCE_CHANGES[more_gpus], **beyond}
+    for change, effect in others.items():
+        after = change(start, solve)
+        if after is not None:
+            yield effect, after
+
+
+def _more_cards(start: Situation, solve: Solve) -> Situation | None:
+    """The fewest cards more, beside those that are there. A doubling at a time finds out how many."""
+    name, before = start.cluster.gpu_types[0].name, start.cluster.num_gpus_by_type[start.cluster.gpu_types[0].name]
+    for times in _TIMES:
+        plans = feasible_plans(solve(start.request, _with_cards(start.cluster, name, times * before)))
+        wider = [plan.shape for plan in plans if plan.num_gpus > before]  # others need its host memory alone
+        if wider:
+            least = min(shape.num_gpus for shape in wider)
+            narrowest = tuple(shape for shape in wider if shape.num_gpus == least)
+            asked = replace(start, request=replace(start.request, only_shapes=narrowest))
+            return asked.on(_with_cards(start.cluster, name, least), Change(_GPUS, str(before), str(least)))
+    return None
+
+
+def _of_plan(start: Situation, failed: PlanShape, solve: Solve) -> Iterator[tuple[Effect, Situation]]:
+    for name, shapes in _other_shapes(start.request, failed, start.cluster).items():
+        after = _first_that_fits(start, failed, name, shapes, solve)
+        if after is not None:
+            yield Effect.HARDWARE if name == _GPUS else Effect.SAME_RESULT, after
+
+
+def _other_shapes(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> dict[str, list[PlanShape]]:
+    """Of each kind of change the shapes that it leads to, the least change first."""
+    size, degrees = failed.micro_batch_size, tensor_parallel_degrees(request.shape, failed.num_gpus)
+    return {
+        "ZeRO stage": [replace(failed, zero_stage=stage) for stage in ZERO_STAGES if stage > failed.zero_stage],
+        "micro-batch": [replace(failed, micro_batch_size=each) for each in reversed(divisors(size, size - 1))],
+        "activation checkpointing": [replace(failed, activation_checkpointing=True)],
+        "optimizer states": [replace(failed, offload_optimizer=True)],
+        "tensor parallel": [replace(failed, tp=tp) for tp in degrees if tp > failed.tp and failed.num_gpus % tp == 0],
+        _GPUS: _wider(request, failed, cluster),
+    }
+
+
+def _wider(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> list[PlanShape]:
+    """The narrowest first; of a width, those most like ``failed``. ZeRO has no stage of its own on a single rank."""
+    stages = (failed.zero_stage,) if failed.num_gpus > failed.tp else ZERO_STAGES
+    widest = max(_SERVER, *(node.num_gpus for node in cluster.nodes if node.gpu_type == failed.gpu_type))
+    found = [
+        replace(
+            failed,
+            num_gpus=dp * tp,
+            tp=tp,
+            zero_stage=stage,
+            micro_batch_size=divisors(request.global_batch_size // dp, failed.micro_batch_size)[-1],
+        )
+        for tp in tensor_parallel_degrees(request.shape, widest)
+        for dp in divisors(request.global_batch_size, _TIMES[-1] * failed.num_gpus // tp)
+        for stage in stages
+        if tp >= failed.tp and dp * tp > failed.num_gpus
+    ]
+    return sorted(found, key=lambda each: (each.num_gpus, each.tp, each.zero_stage))
+
+
+def _first_that_fits(
+    start: Situation, failed: PlanShape, name: str, shapes: Sequence[PlanShape], solve: Solve
+) -> Situation | None:
+    wanted = [each for each in shapes if each != failed]
+    if not wanted:
+        return None
+    asked = replace(start.request, only_shapes=tuple(wanted), every_plan=True)
+    enough = _with_cards(start.cluster, failed.gpu_type, wanted[-1].num_gpus)
+    fitting = {each.shape for each in feasible_plans(solve(asked, enough))}
+    first = next((each for each in wanted if each in fitting), None)
+    if first is None:
+        return None
+    told = Change(name, _setting(failed, name), _setting(first, name))
+    wider = replace(start, cluster=_with_cards(start.cluster, failed.gpu_type, first.num_gpus))
+    return wider.asking(replace(start.request, only_shapes=(first,)), told)
+
+
+def _with_cards(cluster: Cluster, gpu_type: str, wanted: int) -> Cluster:
+    """With at least so many GPUs: in the widest node as far as a server takes them, then in others."""
+    missing = wanted - cluster.num_gpus_by_type[gpu_type]
+    if missing <= 0:
+        return cluster
+    widest = max((node for node in cluster.nodes if node.gpu_type == gpu_type), key=lambda node: node.num_gpus)
+    width = max(widest.num_gpus, min(widest.num_gpus + missing, _SERVER))
+    host_bytes = widest.host_memory_bytes * width // widest.num_gpus
+    filled = replace(widest, num_gpus=width, host_memory_bytes=host_bytes)
+    there = replace(cluster, nodes=tuple(filled if node is widest else node for node in cluster.nodes))
+    return with_gpus(there, gpu_type, wanted)
+
+
+def _setting(shape: PlanShape, name: str) -> str:
+    return {
+        "ZeRO stage": str(shape.zero_stage),
+        "micro-batch": str(shape.micro_batch_size),
+        "activation checkpointing": "on" if shape.activation_checkpointing else "off",
+        "optimizer states": "in host memory" if shape.offload_optimizer else "on the GPUs",
+        "tensor parallel": str(shape.tp),
+        _GPUS: str(shape.num_gpus),
+    }[name]

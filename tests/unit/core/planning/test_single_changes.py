@@ -1,0 +1,202 @@
+"""Each single change that makes a job fit, or that mends a plan which ran out of memory: alone, enough, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.unit.core.marp_values import CALIBRATION, job, llama_config, request
+
+from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.asked_cards import nodes_of_cards, plan_asked_for
+from frenzy.core.planning.grid import divisors
+from frenzy.core.planning.job_remedies import Effect
+from frenzy.core.planning.marp import after_failure, mending_changes, plan_candidates
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.planning.single_changes import SingleChange
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.job import Checkpointing, ModelSpec, Precision
+from frenzy.core.values.resource_plan import PlanShape
+from frenzy.core.values.workload import WorkloadSpec
+
+EIGHT = model_shape(
+    llama_config(4096, 32, 32, 128256, intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=8192)
+)
+
+
+def asked(length: int = 2048, global_batch: int = 16, **training: Any) -> PlanRequest:
+    """Of 8B weights that there are already."""
+    of = job(global_batch=global_batch, sequence_length=length, precision=Precision.BF16, **training)
+    return request(EIGHT, replace(of, model=ModelSpec(hub_id="a/model")))
+
+
+def named(plan: str) -> tuple[Cluster, PlanShape]:
+    found = plan_asked_for(plan)
+    assert found is not None
+    return found
+
+
+def changes_of(plan: str, of: PlanRequest) -> tuple[SingleChange, ...]:
+    there, failed = named(plan)
+    after = after_failure(failed, of, there, CALIBRATION)
+    return mending_changes(after, there, CALIBRATION, failed=failed)
+
+
+def mended(plan: str, of: PlanRequest) -> dict[str, SingleChange]:
+    """By what they change."""
+    return {each.changes[0].field: each for each in changes_of(plan, of)}
+
+
+def fits(shape: PlanShape, of: PlanRequest, there: Cluster) -> bool:
+    return any(each.feasible for each in plan_candidates(replace(of, only_shapes=(shape,)), there, CALIBRATION))
+
+
+SETTINGS = {
+    "ZeRO stage": {"zero_stage"},
+    "micro-batch": {"micro_batch_size"},
+    "activation checkpointing": {"activation_checkpointing"},
+    "optimizer states": {"offload_optimizer"},
+    "tensor parallel": {"tp"},
+    # more GPUs than the batch has sequences for split the model, and a single GPU had no stage
+    "GPUs": {"num_gpus", "tp", "micro_batch_size", "zero_stage"},
+}
+
+
+@pytest.mark.parametrize("plan", ["8xa100-40-z2-mb1", "4xa100-80-z3-mb2", "1xa100-80-z1-mb1-ckpt", "2xh100-z1-mb4-tp2"])
+def test_each_change_of_a_plan_is_of_one_setting_and_has_room_for_what_the_plan_took(plan: str) -> None:
+    of = asked(length=4096)
+    there, failed = named(plan)
+    extra = after_failure(failed, of, there, CALIBRATION).extra_bytes_per_gpu
+    found = mended(plan, of)
+
+    assert {"GPUs"} <= found.keys()
+    for name, each in found.items():
+        before, after = vars_of(failed), vars_of(each.plan.shape)
+        assert {key for key in before if before[key] != after[key]} <= SETTINGS.get(name, set())
+        assert each.plan.memory.required_bytes + extra <= each.plan.gpu_memory_bytes
+
+
+def vars_of(shape: PlanShape) -> dict[str, object]:
+    return {name: getattr(shape, name) for name in PlanShape.__dataclass_fields__}
+
+
+@settings(max_examples=4)
+@given(st.sampled_from(["a100-40", "a100-80", "rtx-4090"]), st.sampled_from([1, 4, 8]), st.sampled_from([1, 2, 3]))
+def test_micro_batch_and_gpus_are_no_further_from_the_plan_than_needed(card: str, gpus: int, stage: int) -> None:
+    assume(stage == 1 or gpus > 1)
+    of, (there, failed) = asked(global_batch=8 * gpus), named(f"{gpus}x{card}-z{stage}-mb8")
+    after = after_failure(failed, of, there, CALIBRATION)
+    found = mended(failed.plan_id, of)
+    if "micro-batch" in found:
+        size = found["micro-batch"].plan.micro_batch_size
+        larger = [each for each in divisors(8, 7) if each > size]
+        assert not any(fits(replace(failed, micro_batch_size=each), after, there) for each in larger)
+    if "GPUs" in found:
+        assert found["GPUs"].plan.num_gpus > gpus
+        for fewer in range(gpus + 1, found["GPUs"].plan.num_gpus):
+            wider, shape = named(f"{fewer}x{card}-z{stage}-mb8")
+            assert not fits(shape, after, wider)
+
+
+def test_sequences_are_shortened_by_as_little_as_the_plan_needs() -> None:
+    of, (there, failed) = asked(), named("8xa100-40-z2-mb1")
+    after = after_failure(failed, of, there, CALIBRATION)
+    length = int(mended(failed.plan_id, of)["data.sequence_length"].changes[0].after)
+
+    def with_length(length: int) -> PlanRequest:
+        changed = replace(after.job, data=replace(after.job.data, sequence_length=length))
+        return replace(after, job=changed, excluded_shapes=())
+
+    assert fits(failed, with_length(length), there)
+    assert not fits(failed, with_length(length + 8), there)
+
+
+def test_changes_come_by_their_effect_on_the_result_then_by_time() -> None:
+    found = changes_of("8xa100-40-z2-mb1", asked())
+    order = [(each.effect, each.plan.predicted_run_s) for each in found]
+
+    assert order == sorted(order)
+    assert {Effect.SAME_RESULT, Effect.HARDWARE, Effect.OTHER_METHOD} <= {each.effect for each in found}
+
+
+def test_a_plan_that_is_predicted_to_fit_is_believed_to_have_failed() -> None:
+    of, (there, failed) = asked(), named("8xa100-80-z2-mb2")
+    assert fits(failed, of, there)
+    (plan,) = [each.plan for each in plan_candidates(replace(of, only_shapes=(failed,)), there, CALIBRATION)]
+    found = mended(failed.plan_id, of)
+
+    assert found["micro-batch"].plan.micro_batch_size == 1
+    assert all(
+        each.plan.memory.required_bytes < plan.memory.required_bytes
+        for each in found.values()
+        if each.effect is not Effect.OTHER_HARDWARE
+    )
+
+
+def test_a_plan_that_failed_is_not_the_planners_own_choice_after_it() -> None:
+    of, (there, failed) = asked(), named("8xa100-80-z2-mb2")
+    after = after_failure(failed, of, there, CALIBRATION)
+
+    assert all(each.plan.shape != failed for each in plan_candidates(after, there, CALIBRATION) if each.feasible)
+
+
+@pytest.mark.parametrize("plan", ["8xa100-80-z2-mb3", "1xa100-80-z3-mb1", "8xa100-80-z1-mb4-tp3", "8xa100-80-z1-mb4"])
+def test_a_plan_that_the_job_has_not_is_refused_with_what_plans_are(plan: str) -> None:
+    there, failed = named(plan)
+    with pytest.raises(PermanentError, match=f"no plan {plan}") as refused:
+        after_failure(failed, asked(global_batch=16), there, CALIBRATION)
+    assert "global batch, 16" in (refused.value.reason.remedy or "")
+
+
+def test_only_plans_that_the_closed_form_predicts_can_be_mended() -> None:
+    there, failed = named("8xa100-80-z2-mb2")
+    with pytest.raises(PermanentError, match="closed form"):
+        after_failure(failed, asked(), there, CALIBRATION, "paper")
+
+
+def test_a_script_is_offered_no_setting_that_it_does_not_take() -> None:
+    of = asked(global_batch=32)
+    script = WorkloadSpec(command=("train",), honours=("micro_batch", "world_size"))
+    changed = replace(of, job=replace(of.job, workload=script))
+
+    assert (
+        not {"ZeRO stage", "activation checkpointing", "optimizer states", "tensor parallel"}
+        & mended("2xh100-z1-mb4", changed).keys()
+    )
+
+
+@pytest.mark.parametrize(("cards", "length"), [("1xA100-40", 2048), ("2xA100-80", 8192)])
+def test_a_job_that_does_not_fit_is_offered_one_change_of_each_kind_that_does(cards: str, length: int) -> None:
+    of, there = asked(length=length, gradient_checkpointing=Checkpointing.OFF), nodes_of_cards(cards)
+    found = mending_changes(of, there, CALIBRATION)
+
+    assert len(found) == len({each.changes for each in found}) > 1
+    assert all(len(each.changes) == 1 for each in found if each.effect is not Effect.OTHER_HARDWARE)
+    assert all(each.plan.memory.required_bytes <= each.plan.gpu_memory_bytes for each in found)
+
+
+def test_gpus_that_would_do_are_named_beside_what_changes_the_job() -> None:
+    found = mending_changes(asked(), nodes_of_cards("1xA100-80"), CALIBRATION)
+
+    assert {"GPUs", "training.lora"} <= {each.changes[0].field for each in found}
+
+
+@pytest.mark.parametrize(
+    ("text", "plan_id"),
+    [
+        ("8xa100-80-z2-mb1", "8xa100-80-z2-mb1"),
+        ("8 x A100-80-z3-mb16-tp2-ckpt-offload", "8xa100-80-z3-mb16-tp2-ckpt-offload"),
+        ("1xRTX4090-z1-mb4-ckpt", "1xrtx-4090-z1-mb4-ckpt"),
+    ],
+)
+def test_a_plans_name_is_read_back(text: str, plan_id: str) -> None:
+    assert named(text)[1].plan_id == plan_id
+
+
+@pytest.mark.parametrize("text", ["8xa100-80", "rtx-4090", "8xa100-80-z4-mb1", "8xa100-80-mb1", "8xa100-80-z1-mb0"])
+def test_a_text_that_names_no_settings_is_no_plan(text: str) -> None:
+    assert plan_asked_for(text) is None
