@@ -1,23 +1,28 @@
 """What the planner answers to reports of runs that ran out of memory, beside what their threads ended up doing.
 
-A report's job is asked for as a user of the product would: its model, method, batch and longest sequence on its cards,
-with twice their memory on the host. Stage, micro-batch, checkpointing and offload are the planner's own choice.
+A report is asked for twice, with twice its cards' memory on the host. First as a new job: its model, method, batch and
+longest sequence; stage, micro-batch, checkpointing and offload are the planner's own choice. Then as the plan that
+failed (``frenzy plan --fit PLAN``): with its stage (FSDP's is 3, replicas have 1), micro-batch, checkpointing, offload
+and attention, where coefficients of that are kept. The answer is each single change that mends it, and the plan that the
+planner would take instead. What is not recorded is taken to be what needs most.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.planning.asked_cards import nodes_of_cards
-from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
+from frenzy.core.planning.marp import PlanRequest, after_failure, mending_changes, plan_candidates, remedies
+from frenzy.core.planning.single_changes import SingleChange
+from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.job import DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
-from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.resource_plan import PlanShape, ResourcePlan
 from frenzy.evaluation.settings_of_runs import published_models, published_name, shape_of
 
 _STEPS: Final = 1000
@@ -25,12 +30,19 @@ _STEPS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRemedy:
-    """ended_with: what the thread did. answer: the planner's. does_the_same: it has each setting of the thread's."""
+    """ended_with: what the thread did. answer: the planner's for a new job. does_the_same: it has each setting of that.
+
+    failed: the report's own plan. alone: the single changes that mend it. is_named: one of them, or the plan to take
+    instead, has each setting of the thread's.
+    """
 
     source: str
     ended_with: str
     answer: str
     does_the_same: bool
+    failed: str
+    alone: tuple[str, ...]
+    is_named: bool
 
 
 def thread_remedies(path: Path, calibration: Calibration) -> Sequence[ThreadRemedy]:
@@ -45,17 +57,23 @@ def _compared(row: dict[str, str], calibration: Calibration) -> Iterator[ThreadR
     if row["outcome"] != "out of memory" or not settings:
         return
     answer, plan = _answer(row, calibration)
+    failed, instead, alone = _mended(row, calibration)
     yield ThreadRemedy(
         source=row["source"],
         ended_with=row["ended_with"],
         answer=answer,
         does_the_same=plan is not None and all(_has(plan, name, value) for name, value in settings.items()),
+        failed=failed.plan_id,
+        alone=tuple(" and ".join(map(str, each.changes)) for each in alone),
+        is_named=any(
+            all(_leads_to(each, name, value) for name, value in settings.items()) for each in (*instead, *alone)
+        ),
     )
 
 
 def _answer(row: dict[str, str], calibration: Calibration) -> tuple[str, ResourcePlan | None]:
     """The planner's words, and the plan they lead to; None where it knows no way."""
-    request, cluster = _request(row), nodes_of_cards(f"{_last(row['num_gpus'])}x{row['gpu']}")
+    request, cluster = _request(row), _cards(row)
     try:
         candidates = plan_candidates(request, cluster, calibration)
     except PermanentError as error:
@@ -67,6 +85,39 @@ def _answer(row: dict[str, str], calibration: Calibration) -> tuple[str, Resourc
         return "no change was found", None
     best = plan_candidates(remedy.request, remedy.cluster, calibration)[0].plan
     return f"{remedy.sentence} {best.plan_id}", best
+
+
+def _mended(
+    row: dict[str, str], calibration: Calibration
+) -> tuple[PlanShape, tuple[ResourcePlan, ...], tuple[SingleChange, ...]]:
+    """The report's plan, the one that the planner would take instead, if any, and each change that alone mends it."""
+    cluster, failed, request = _cards(row), _plan(row), _request(row)
+    told = replace(request.job.training, attention=row["attention"].split("|")[0], loss=row["loss"] or "torch")
+    as_told = replace(request, job=replace(request.job, training=told))
+    try:
+        request = after_failure(failed, as_told, cluster, calibration)
+    except PermanentError:  # no coefficients of its attention
+        request = after_failure(failed, request, cluster, calibration)
+    instead = [each.plan for each in plan_candidates(request, cluster, calibration)[:1] if each.feasible]
+    return failed, tuple(instead), mending_changes(request, cluster, calibration, failed=failed)
+
+
+def _plan(row: dict[str, str]) -> PlanShape:
+    num_gpus = int(_last(row["num_gpus"]))
+    stage = {"deepspeed": _last(row["zero_stage"]), "fsdp": "3", "torch": "1"}[row["framework"]]
+    return PlanShape(
+        gpu_type=row["gpu"],
+        num_gpus=num_gpus,
+        tp=1,
+        zero_stage=int(stage) if num_gpus > 1 else 1,
+        micro_batch_size=int(_last(row["micro_batch"])),
+        activation_checkpointing=row["checkpointing"] == "true",
+        offload_optimizer=row["offload_optimizer"] == "true",
+    )
+
+
+def _cards(row: dict[str, str]) -> Cluster:
+    return nodes_of_cards(f"{_last(row['num_gpus'])}x{row['gpu']}")
 
 
 def _request(row: dict[str, str]) -> PlanRequest:
@@ -93,6 +144,16 @@ def _request(row: dict[str, str]) -> PlanRequest:
 def _last(cell: str) -> str:
     """The greatest of what is not recorded."""
     return cell.rsplit("|", 1)[-1] or "1"
+
+
+def _leads_to(answer: ResourcePlan | SingleChange, name: str, value: str) -> bool:
+    """Whether the answer has that setting of the thread's."""
+    if isinstance(answer, ResourcePlan):
+        return name != "attention" and _has(answer, name, value)
+    if name == "attention":  # torch's own attention takes FlashAttention's kernel
+        fused = ("sdpa", value)
+        return any(each.field == "training.attention" and each.after in fused for each in answer.changes)
+    return _has(answer.plan, name, value)
 
 
 def _has(plan: ResourcePlan, name: str, value: str) -> bool:
