@@ -120,9 +120,10 @@ class FitAnswer:
 
     cards: as asked, and the nodes that they are taken to be in. host_memory_bytes: of the first of these. changes: of
     the job, none where it fits as it is; None where no change was found that makes it fit. job: with the changes.
-    candidates: its plans there, or the refused ones of the job as it is. alone: the single changes of which any one
-    would do; of the plan ``in_place_of``, where one was asked for. model, data_refusal: as of ``OfflinePlan``. note:
-    also why a cluster file was not heeded; None when all is well.
+    candidates: its plans there, or the refused ones of the job as it is. alone: single changes of which any one would
+    do, where it does not fit. in_place_of: the plan that was asked for, if any; mends: single changes of which any one
+    makes it fit. model, data_refusal: as of ``OfflinePlan``. note: also why a cluster file was not heeded; None when
+    all is well.
     """
 
     cards: str
@@ -132,6 +133,7 @@ class FitAnswer:
     candidates: tuple[Candidate, ...]
     alone: tuple[SingleChange, ...] = ()
     in_place_of: str | None = None
+    mends: tuple[SingleChange, ...] = ()
     model: str | None = None
     data_refusal: Reason | None = None
     note: str | None = None
@@ -176,9 +178,9 @@ def fit_offline(
     candidates = plan_candidates(request, there, calibration, policy)
     changes: tuple[Change, ...] | None = ()
     alone: tuple[SingleChange, ...] = ()
-    if failed is not None or not candidates[0].feasible:
-        alone = mending_changes(request, there, calibration, policy, failed=failed)
+    mends = () if failed is None else mending_changes(request, there, calibration, policy, failed=failed)
     if not any(each.feasible for each in candidates):
+        alone = mending_changes(request, there, calibration, policy)
         remedy = remedies(request, there, calibration, policy, within=True)
         changes = None if remedy is None else remedy.changes
         if remedy is not None:
@@ -192,6 +194,7 @@ def fit_offline(
         candidates=candidates,
         alone=alone,
         in_place_of=None if failed is None else failed.plan_id,
+        mends=mends,
         model=model_line(free, shape, steps.number),
         data_refusal=steps.refusal,
         note=_joined(note, steps.note, *model_notes(free, shape)),

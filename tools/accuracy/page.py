@@ -300,20 +300,42 @@ def _wider(report: PublishedReport) -> str:
     )
 
 
+_FIRST: Final = 3
+
+
 def _remedies(report: PublishedReport) -> str:
-    """What threads ended up doing, and what the planner answers to the same job."""
-    rows = [
-        (each.source.replace("github.com/", ""), each.ended_with, each.answer, "yes" if each.does_the_same else "no")
-        for each in report.remedies
+    """What threads ended up doing, and what the planner answers: to the plan that failed, and to a new job."""
+    threads = [each.source.replace("github.com/", "") for each in report.remedies]
+    of_plan = [
+        (
+            thread,
+            each.ended_with,
+            each.failed,
+            "; ".join(each.alone),
+            "no" if each.place is None else f"{each.place} of {len(each.alone)}",
+        )
+        for thread, each in zip(threads, report.remedies, strict=True)
     ]
+    of_job = [
+        (thread, each.ended_with, each.answer, "yes" if each.does_the_same else "no")
+        for thread, each in zip(threads, report.remedies, strict=True)
+    ]
+    places = [each.place for each in report.remedies if each.place is not None]
     same = sum(each.does_the_same for each in report.remedies)
     return (
-        f"\nOf {len(rows)} runs that ran out of memory the thread tells what ended that. The planner was asked for the "
-        "same job on the same cards, with twice their memory on the host; stage, micro-batch, checkpointing and "
-        f"offload are its own choice. **{same} answers do what the thread did.** The others are other plans that it "
-        "predicts to fit: the product sizes ZeRO's buffers by the plan and updates in place. "
-        "Nobody ran them. Parameters on the host are not offered.\n\n"
-        + _table(("run", "the thread ended with", "the planner's answer", "the same"), rows)
+        f"\nOf {len(of_plan)} runs that ran out of memory the thread tells what ended that. **{len(places)} answers "
+        "name what the thread did**, or go further in the same setting. The planner was asked as by "
+        "`frenzy plan --fit PLAN`: the plan has the report's cards (with twice their memory on the host), stage "
+        "(FSDP's is 3, replicas have 1), micro-batch, checkpointing, offload and attention. The answer is every single "
+        "change that mends it, by its effect on the result, then by predicted time. What the thread did is the first "
+        f"in {sum(place == 1 for place in places)} answers, among the first three in "
+        f"{sum(place <= _FIRST for place in places)}.\n\n"
+        + _table(("run", "the thread ended with", "the plan that failed", "any one mends it", "named"), of_plan)
+        + "\nAsked for a new job, of which stage, micro-batch, checkpointing and offload are the planner's own choice, "
+        f"{same} of the first answers do what the thread did; until 2026-11-28 that was the only measure. The others "
+        "are other plans that it predicts to fit: the product sizes ZeRO's buffers by the plan and updates in place. "
+        "Nobody ran them.\n\n"
+        + _table(("run", "the thread ended with", "the planner's first answer", "the same"), of_job)
     )
 
 

@@ -3,17 +3,17 @@
 A report is asked for twice, with twice its cards' memory on the host. First as a new job: its model, method, batch and
 longest sequence; stage, micro-batch, checkpointing and offload are the planner's own choice. Then as the plan that
 failed (``frenzy plan --fit PLAN``): with its stage (FSDP's is 3, replicas have 1), micro-batch, checkpointing, offload
-and attention, where coefficients of that are kept. The answer is each single change that mends it, and the plan that the
-planner would take instead. What is not recorded is taken to be what needs most.
+and attention, where coefficients of that are kept. The answer is each single change that mends it. What is not
+recorded is taken to be what needs most.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.planning.asked_cards import nodes_of_cards
@@ -32,8 +32,8 @@ _STEPS: Final = 1000
 class ThreadRemedy:
     """ended_with: what the thread did. answer: the planner's for a new job. does_the_same: it has each setting of that.
 
-    failed: the report's own plan. alone: the single changes that mend it. is_named: one of them, or the plan to take
-    instead, has each setting of the thread's.
+    failed: the report's own plan. alone: the single changes that mend it. place: of the first of them that has each
+    setting of the thread's, from 1; None where none has.
     """
 
     source: str
@@ -42,7 +42,7 @@ class ThreadRemedy:
     does_the_same: bool
     failed: str
     alone: tuple[str, ...]
-    is_named: bool
+    place: int | None
 
 
 def thread_remedies(path: Path, calibration: Calibration) -> Sequence[ThreadRemedy]:
@@ -57,7 +57,8 @@ def _compared(row: dict[str, str], calibration: Calibration) -> Iterator[ThreadR
     if row["outcome"] != "out of memory" or not settings:
         return
     answer, plan = _answer(row, calibration)
-    failed, instead, alone = _mended(row, calibration)
+    failed, alone = _mended(row, calibration)
+    named = (place for place, each in enumerate(alone, start=1) if _names(each, settings))
     yield ThreadRemedy(
         source=row["source"],
         ended_with=row["ended_with"],
@@ -65,9 +66,7 @@ def _compared(row: dict[str, str], calibration: Calibration) -> Iterator[ThreadR
         does_the_same=plan is not None and all(_has(plan, name, value) for name, value in settings.items()),
         failed=failed.plan_id,
         alone=tuple(" and ".join(map(str, each.changes)) for each in alone),
-        is_named=any(
-            all(_leads_to(each, name, value) for name, value in settings.items()) for each in (*instead, *alone)
-        ),
+        place=next(named, None),
     )
 
 
@@ -87,19 +86,16 @@ def _answer(row: dict[str, str], calibration: Calibration) -> tuple[str, Resourc
     return f"{remedy.sentence} {best.plan_id}", best
 
 
-def _mended(
-    row: dict[str, str], calibration: Calibration
-) -> tuple[PlanShape, tuple[ResourcePlan, ...], tuple[SingleChange, ...]]:
-    """The report's plan, the one that the planner would take instead, if any, and each change that alone mends it."""
+def _mended(row: dict[str, str], calibration: Calibration) -> tuple[PlanShape, tuple[SingleChange, ...]]:
+    """The report's plan, and each change that alone mends it."""
     cluster, failed, request = _cards(row), _plan(row), _request(row)
-    told = replace(request.job.training, attention=row["attention"].split("|")[0], loss=row["loss"] or "torch")
-    as_told = replace(request, job=replace(request.job, training=told))
+    told: dict[str, Any] = {"attention": row["attention"].split("|")[0], "loss": row["loss"] or "torch"}
+    as_told = replace(request, job=replace(request.job, training=replace(request.job.training, **told)))
     try:
         request = after_failure(failed, as_told, cluster, calibration)
     except PermanentError:  # no coefficients of its attention
         request = after_failure(failed, request, cluster, calibration)
-    instead = [each.plan for each in plan_candidates(request, cluster, calibration)[:1] if each.feasible]
-    return failed, tuple(instead), mending_changes(request, cluster, calibration, failed=failed)
+    return failed, mending_changes(request, cluster, calibration, failed=failed)
 
 
 def _plan(row: dict[str, str]) -> PlanShape:
@@ -146,14 +142,10 @@ def _last(cell: str) -> str:
     return cell.rsplit("|", 1)[-1] or "1"
 
 
-def _leads_to(answer: ResourcePlan | SingleChange, name: str, value: str) -> bool:
-    """Whether the answer has that setting of the thread's."""
-    if isinstance(answer, ResourcePlan):
-        return name != "attention" and _has(answer, name, value)
-    if name == "attention":  # torch's own attention takes FlashAttention's kernel
-        fused = ("sdpa", value)
-        return any(each.field == "training.attention" and each.after in fused for each in answer.changes)
-    return _has(answer.plan, name, value)
+def _names(answer: SingleChange, settings: Mapping[str, str]) -> bool:
+    """Whether the plan has each of the thread's settings; torch's own attention takes FlashAttention's kernel."""
+    fused = any(each.field == "training.attention" and each.after != "eager" for each in answer.changes)
+    return all(fused if name == "attention" else _has(answer.plan, name, value) for name, value in settings.items())
 
 
 def _has(plan: ResourcePlan, name: str, value: str) -> bool:

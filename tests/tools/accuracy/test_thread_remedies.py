@@ -37,6 +37,36 @@ def test_parameters_on_the_host_are_never_the_planners_answer(tmp_path: Path) ->
     assert not answer(tmp_path, ended_settings="offload_parameters=true").does_the_same
 
 
+def test_a_change_of_the_plan_that_failed_is_named_though_a_new_job_has_another_plan(tmp_path: Path) -> None:
+    found = answer(tmp_path, ended_settings="zero_stage=3")
+
+    assert found.failed == "8xv100-32-z2-mb1-ckpt"
+    assert "ZeRO stage: 2 -> 3" in found.alone
+    assert (found.does_the_same, found.place) == (False, 1)
+
+
+def test_a_smaller_step_than_the_threads_is_not_named(tmp_path: Path) -> None:
+    wide = {"micro_batch": "4", "zero_stage": "3", "precision": "bf16", "gpu": "a100-40", "sequence_length": "4096"}
+    found = answer(tmp_path, **wide, ended_settings="micro_batch=1")
+
+    assert "micro-batch: 4 -> 2" in found.alone
+    assert found.place is None
+
+
+def test_fused_attention_is_named_where_the_change_to_it_mends_the_plan(tmp_path: Path) -> None:
+    eager = {"precision": "bf16", "gpu": "a100-40", "zero_stage": "3", "checkpointing": "false", "attention": "eager"}
+    found = answer(tmp_path, **eager, ended_settings="attention=flash_attention_2", sequence_length="2048")
+
+    assert "training.attention: eager -> sdpa" in found.alone
+    assert found.place == 1 + found.alone.index("training.attention: eager -> sdpa")
+
+
+def test_replicas_are_stage_one_and_fsdp_is_stage_three(tmp_path: Path) -> None:
+    stages = {each: answer(tmp_path, framework=each, zero_stage="").failed for each in ("torch", "fsdp")}
+
+    assert stages == {"torch": "8xv100-32-z1-mb1-ckpt", "fsdp": "8xv100-32-z3-mb1-ckpt"}
+
+
 def test_only_runs_out_of_memory_whose_thread_tells_settings_are_compared() -> None:
     with REPORTS.open(encoding="utf-8", newline="") as file:
         told = [row for row in csv.DictReader(file) if row["ended_settings"]]

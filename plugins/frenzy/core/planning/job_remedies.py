@@ -65,7 +65,7 @@ def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: 
     found = list(_same_result(request, cluster))
     short_of_host = any(each.reason.code is ReasonCode.INSUFFICIENT_HOST_MEMORY for each in candidates)
     if request.job.checkpoint.background and short_of_host:
-        found.append(JobChange(_waiting_for_checkpoints, _told_to_wait, Effect.SAME_RESULT))
+        found.append(WAITING_FOR_CHECKPOINTS)
     if any(each.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE for each in candidates):
         found += _launchable_choices(training)
     if any(each.reason.code is ReasonCode.INSUFFICIENT_GPU_MEMORY for each in candidates):
@@ -112,6 +112,9 @@ def _waiting_for_checkpoints(now: Situation) -> Situation:
 
 def _told_to_wait(now: Situation, _start: Situation, _solve: Solve) -> Situation:
     return now.asking(now.request, Change("checkpoint.background", "true", "false"))
+
+
+WAITING_FOR_CHECKPOINTS: Final = JobChange(_waiting_for_checkpoints, _told_to_wait, Effect.SAME_RESULT)
 
 
 def _savings(request: PlanRequest) -> Iterator[JobChange]:

@@ -129,7 +129,7 @@ def after_failure(
 ) -> PlanRequest:
     """``request`` once this plan of it ran out of memory: never again, and with room for what it took unseen.
 
-    A plan that is predicted to fit takes at least what it lacks to fill its card beyond the prediction. Raises
+    A plan that is predicted to fit took at least what its peak leaves free of the card, as after an attempt. Raises
     PermanentError where the job has no such plan, or its plans are not predicted by the closed form.
     """
     if _policy(policy) is not closed_form_candidates or not request.job.names_a_model:
@@ -139,7 +139,7 @@ def after_failure(
     if not known:
         raise _no_such_plan(failed, request)
     plan = known[0].plan
-    unseen = plan.gpu_memory_bytes - plan.memory.required_bytes + 1 if known[0].feasible else 0
+    unseen = plan.gpu_memory_bytes - plan.memory.peak_allocated_bytes if known[0].feasible else 0
     return replace(request, excluded_shapes=(*request.excluded_shapes, failed), extra_bytes_per_gpu=unseen)
 
 

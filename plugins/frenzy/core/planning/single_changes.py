@@ -12,26 +12,27 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from frenzy.core.planning.grid import ZERO_STAGES, divisors, tensor_parallel_degrees
-from frenzy.core.planning.job_remedies import Effect, job_changes
+from frenzy.core.planning.job_remedies import WAITING_FOR_CHECKPOINTS, Effect, job_changes
 from frenzy.core.planning.plan_remedies import Budget
 from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans
 from frenzy.core.planning.request import PlanRequest
-from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, more_gpus, with_gpus
+from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, more_gpus, more_host_memory, with_gpus
 from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 
-# So many times the GPUs, and nobody takes more for a job that ran out of memory.
-_TIMES: Final = (2, 4, 8)
-# GPUs of a usual server.
+# Nobody takes more than a usual server's GPUs, or so many times as many, because a job ran out of memory.
 _SERVER: Final = 8
+_MOST_TIMES: Final = 4
 _GPUS: Final = "GPUs"
+_STATES: Final = "optimizer states"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleChange:
     """One change, and the plan that then comes first.
 
-    changes: two where a larger card goes with more host memory.
+    changes: two where a larger card, or offload, takes something of the host.
     """
 
     changes: tuple[Change, ...]
@@ -75,8 +76,9 @@ def _tried(start: Situation, candidates: Sequence[Candidate], solve: Solve) -> I
 def _more_cards(start: Situation, solve: Solve) -> Situation | None:
     """The fewest cards more, beside those that are there. A doubling at a time finds out how many."""
     name, before = start.cluster.gpu_types[0].name, start.cluster.num_gpus_by_type[start.cluster.gpu_types[0].name]
-    for times in _TIMES:
-        plans = feasible_plans(solve(start.request, _with_cards(start.cluster, name, times * before)))
+    for doublings in range(1, _most_gpus(before).bit_length()):
+        num_gpus = min(before << doublings, _most_gpus(before))
+        plans = feasible_plans(solve(start.request, _with_cards(start.cluster, name, num_gpus)))
         wider = [plan.shape for plan in plans if plan.num_gpus > before]  # others need its host memory alone
         if wider:
             least = min(shape.num_gpus for shape in wider)
@@ -86,11 +88,29 @@ def _more_cards(start: Situation, solve: Solve) -> Situation | None:
     return None
 
 
+def _most_gpus(before: int) -> int:
+    return max(_SERVER, _MOST_TIMES * before)
+
+
 def _of_plan(start: Situation, failed: PlanShape, solve: Solve) -> Iterator[tuple[Effect, Situation]]:
     for name, shapes in _other_shapes(start.request, failed, start.cluster).items():
         after = _first_that_fits(start, failed, name, shapes, solve)
+        if after is None and name == _STATES:
+            after = _with_room_on_host(_asking(start, failed, name, shapes[0]), solve)
         if after is not None:
-            yield Effect.HARDWARE if name == _GPUS else Effect.SAME_RESULT, after
+            yield Effect.SAME_RESULT if after.cluster is start.cluster else Effect.HARDWARE, after
+
+
+def _with_room_on_host(offloaded: Situation, solve: Solve) -> Situation | None:
+    """What offload takes where it fits the cards alone: no copy of the checkpoint on the host, else more memory."""
+    found = solve(offloaded.request, offloaded.cluster)
+    if not any(each.reason.code is ReasonCode.INSUFFICIENT_HOST_MEMORY for each in found):
+        return None
+    if offloaded.request.job.checkpoint.background:
+        lifted = WAITING_FOR_CHECKPOINTS.lift(offloaded)
+        if feasible_plans(solve(lifted.request, lifted.cluster)):
+            return WAITING_FOR_CHECKPOINTS.tighten(lifted, offloaded, solve)
+    return more_host_memory(offloaded, solve)
 
 
 def _other_shapes(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> dict[str, list[PlanShape]]:
@@ -100,7 +120,7 @@ def _other_shapes(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> 
         "ZeRO stage": [replace(failed, zero_stage=stage) for stage in ZERO_STAGES if stage > failed.zero_stage],
         "micro-batch": [replace(failed, micro_batch_size=each) for each in reversed(divisors(size, size - 1))],
         "activation checkpointing": [replace(failed, activation_checkpointing=True)],
-        "optimizer states": [replace(failed, offload_optimizer=True)],
+        _STATES: [replace(failed, offload_optimizer=True)],
         "tensor parallel": [replace(failed, tp=tp) for tp in degrees if tp > failed.tp and failed.num_gpus % tp == 0],
         _GPUS: _wider(request, failed, cluster),
     }
@@ -119,7 +139,7 @@ def _wider(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> list[Pl
             micro_batch_size=divisors(request.global_batch_size // dp, failed.micro_batch_size)[-1],
         )
         for tp in tensor_parallel_degrees(request.shape, widest)
-        for dp in divisors(request.global_batch_size, _TIMES[-1] * failed.num_gpus // tp)
+        for dp in divisors(request.global_batch_size, _most_gpus(failed.num_gpus) // tp)
         for stage in stages
         if tp >= failed.tp and dp * tp > failed.num_gpus
     ]
@@ -138,9 +158,14 @@ def _first_that_fits(
     first = next((each for each in wanted if each in fitting), None)
     if first is None:
         return None
-    told = Change(name, _setting(failed, name), _setting(first, name))
-    wider = replace(start, cluster=_with_cards(start.cluster, failed.gpu_type, first.num_gpus))
-    return wider.asking(replace(start.request, only_shapes=(first,)), told)
+    return _asking(start, failed, name, first)
+
+
+def _asking(start: Situation, failed: PlanShape, name: str, shape: PlanShape) -> Situation:
+    """For ``shape`` in place of ``failed``, on as many GPUs as it needs."""
+    told = Change(name, _setting(failed, name), _setting(shape, name))
+    wider = replace(start, cluster=_with_cards(start.cluster, failed.gpu_type, shape.num_gpus))
+    return wider.asking(replace(start.request, only_shapes=(shape,)), told)
 
 
 def _with_cards(cluster: Cluster, gpu_type: str, wanted: int) -> Cluster:
@@ -161,7 +186,7 @@ def _setting(shape: PlanShape, name: str) -> str:
         "ZeRO stage": str(shape.zero_stage),
         "micro-batch": str(shape.micro_batch_size),
         "activation checkpointing": "on" if shape.activation_checkpointing else "off",
-        "optimizer states": "in host memory" if shape.offload_optimizer else "on the GPUs",
+        _STATES: "in host memory" if shape.offload_optimizer else "on the GPUs",
         "tensor parallel": str(shape.tp),
         _GPUS: str(shape.num_gpus),
     }[name]

@@ -254,7 +254,7 @@ def test_fit_in_place_of_a_plan_lists_what_alone_mends_it(frenzy: Command, spec:
     assert "as it is, by another plan" in said.out
     told = json.loads(frenzy(*asked, "--json").out)
     assert told["in_place_of"] == "8xa100-40-z1-mb1"
-    assert told["alone"][0]["plan"]["gpu_type"] == "a100-40"
+    assert told["mends"][0]["plan"]["gpu_type"] == "a100-40"
 
 
 def test_fit_in_place_of_a_plan_that_the_job_has_not_is_refused_in_words(frenzy: Command, spec: Path) -> None:

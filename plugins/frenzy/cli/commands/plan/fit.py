@@ -24,7 +24,7 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
     each_node = " a node" if " on " in answer.cards else ""
     fits = [each for each in answer.candidates if each.feasible]
     if answer.in_place_of is not None:
-        console.print(_alone(f"Any one of these alone mends {answer.in_place_of}", answer.alone))
+        console.print(_alone(f"Any one of these alone mends {answer.in_place_of}", answer.mends))
         console.print()
     if answer.changes is None:
         console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
@@ -55,7 +55,7 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
 def _say_others(answer: FitAnswer) -> None:
     """Which other changes would do; the first is among those told already, where it is a single one."""
     others = [each for each in answer.alone if each.changes != answer.changes]
-    if answer.in_place_of is None and others:
+    if others:
         out().print()
         out().print(_alone(f"Any one of these alone would do{', too' if answer.changes else ''}", others))
 
