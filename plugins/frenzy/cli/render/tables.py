@@ -208,6 +208,13 @@ def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
     )
 
 
+def compact_candidates_table(title: str, candidates: Iterable[Candidate]) -> Grid:
+    """The same with a line for each plan: of the reason its code alone, and not what weighs most in the peak."""
+    headings = ("rank", "plan", "batch", "peak", "required", "card", "time", "cost", "reason")
+    rows = ((*row[:4], *row[5:-1], each.reason.code) for each in candidates for row in (_candidate_row(each),))
+    return grid(title, headings, rows, right="rank peak required card time cost")
+
+
 def tightest_text(plan: ResourcePlan) -> str:
     """The term that weighs most in the peak, with its share; a node's host memory where the plan offloads to it."""
     memory = plan.memory

@@ -284,7 +284,7 @@ def coefficients_of(request: PlanRequest, calibration: Calibration) -> str:
 def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason:
     by_its_cost = "Cheapest" if plan.predicted_cost is not None else "Fewest GPU-hours"
     first = "First" if not plan.is_timed else by_its_cost if by_cost else "Fastest"
-    what = f"{first} of {num_plans} plans that fit" if num_plans > 1 else "The only plan that fits"
+    what = f"{first} of {num_plans} plans that fit" if num_plans > 1 else f"{first} plan that fits"
     cost = "" if plan.predicted_cost is None else f", cost {plan.predicted_cost:.3g}"
     time = (
         f"{format_duration(plan.step_time_s)} a step{_learned_pace(plan)}, "

@@ -127,7 +127,7 @@ def _who_stays(decision: Decision, entry: Entry) -> Iterator[str]:
 
 
 def _nodes(placement: Placement) -> str:
-    return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", more="more nodes")
+    return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", noun="more node")
 
 
 def _better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: Policy) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,13 +95,34 @@ def test_each_plan_names_the_term_that_weighs_most_and_each_refusal_its_remedy(
     frenzy: Command, spec: Path, cluster_file: Path
 ) -> None:
     told = json.loads(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--json").out)
-    table = "".join(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--all").out.split())
+    table = "".join(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--top", "99").out.split())
     assert "mostofit" in table
     for each in told["candidates"]:
         tightest = each["plan"]["memory"]["terms"][0]["name"]
-        assert tightest.split()[0] in table
+        assert each["rank"] is None or tightest.split()[0] in table
         refused_for_memory = each["reason"]["code"] == "INSUFFICIENT_GPU_MEMORY"
         assert not refused_for_memory or each["reason"]["remedy"]
+
+
+def test_refusals_below_plans_that_fit_are_grouped_by_reason_with_their_number(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    asked = ("plan", str(spec), "--cluster", str(cluster_file), "--top", "2")
+    refused = [each for each in json.loads(frenzy(*asked, "--json").out)["candidates"] if each["rank"] is None]
+    below = frenzy(*asked).out.partition(f"{len(refused)} refused")[2]
+    codes = Counter(each["reason"]["code"] for each in refused)
+    rows = re.findall(r"^ *(\d+) +([A-Z_]+) ", below, re.MULTILINE)
+    assert {code: int(count) for count, code in rows} == codes
+    assert " -> " in below, "the remedy of the nearest"
+
+
+def test_all_has_a_line_for_each_plan_and_the_reasons_below(frenzy: Command, spec: Path, cluster_file: Path) -> None:
+    asked = ("plan", str(spec), "--cluster", str(cluster_file), "--all")
+    candidates = json.loads(frenzy(*asked, "--json").out)["candidates"]
+    said = frenzy(*asked).out
+    codes = re.findall(r"^ *(?:\d+|-)  \S+-z\d\S* .* ([A-Z_]+) *$", said, re.MULTILINE)
+    assert codes == [each["reason"]["code"] for each in candidates]
+    assert said.count(" refused") == 2
 
 
 def test_refused_spec_lists_each_field_with_value_and_what_is_allowed(frenzy: Command, spec: Path) -> None:

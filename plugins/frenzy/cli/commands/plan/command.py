@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from frenzy.adapters.spec.spec_file import checked_spec
+from frenzy.cli.commands.plan.listing import show_plan
 from frenzy.cli.commands.plan.tracing import TraceProgress
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.error_text import FAILED, REFUSED, show_reason
-from frenzy.cli.render.tables import candidates_table, memory_breakdown
-from frenzy.core.planning.selection import fitting
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.units import counted
 
 if TYPE_CHECKING:
     from frenzy.core.values.job import TrainingJob
@@ -72,7 +69,7 @@ def plan(
     elif answer is not None:
         show_fit(job, answer, top=top)
     else:
-        show_plan(job.name, planned, top=10**6 if everything else top)
+        show_plan(job.name, planned, top=None if everything else top)
     if found.data_refusal is not None:
         return REFUSED
     return 0 if found.fits else FAILED
@@ -94,30 +91,3 @@ def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) ->
         return
     plans = [each.plan for each in planned.candidates if each.feasible]
     typer.echo(manifest_text(job, plans, load_cluster(Path(planned.cluster_file)), settings), nl=False)
-
-
-def show_plan(name: str, planned: OfflinePlan, *, top: int) -> None:
-    """The plans that fit, the best one's memory by term, and what was refused and why."""
-    console = out()
-    fits = [each for each in planned.candidates if each.feasible]
-    refused = [each for each in planned.candidates if not each.feasible]
-    steps = f"{'about ' if planned.is_estimate else ''}{counted(planned.total_steps, 'step')}"
-    title = f"{name} on {planned.cluster_file}: {fitting(len(fits))} ({planned.policy}, {steps})"
-    if fits:
-        console.print(candidates_table(title, fits[:top]))
-        _say_how_many_more(len(fits) - top)
-        console.print("batch: data-parallel replicas x samples of a micro-batch x micro-batches of a step", style="dim")
-        console.print()
-        console.print(memory_breakdown(fits[0].plan))
-    if refused:
-        console.print()
-        console.print(candidates_table(f"{len(refused)} refused, with the reason of each", islice(refused, top)))
-        _say_how_many_more(len(refused) - top)
-    if planned.refusal is not None:
-        console.print()
-        show_reason(err(), planned.refusal)
-
-
-def _say_how_many_more(count: int) -> None:
-    if count > 0:
-        out().print(f"... and {count} more; --all lists them.", style="dim")

@@ -7,7 +7,7 @@ from typing import Final
 
 from frenzy.core.capacity.free_capacity import Need
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.units import counted, format_bytes
 
 MAX_NAMED: Final = 3
 
@@ -23,11 +23,12 @@ def about(seconds: float) -> str:
     return f"about {round(seconds / 86400)} days"
 
 
-def listed(items: Sequence[str], *, last: str = "or", more: str = "more") -> str:
-    """``"a, b or c"``; beyond three the rest is only counted."""
+def listed(items: Sequence[str], *, last: str = "or", noun: str | None = None) -> str:
+    """``"a, b or c"``; beyond three the rest is only counted, as so many of ``noun`` or so many more."""
     named = list(dict.fromkeys(items))
     if len(named) > MAX_NAMED:
-        named = [*named[:MAX_NAMED], f"{len(named) - MAX_NAMED} {more}"]
+        rest = len(named) - MAX_NAMED
+        named = [*named[:MAX_NAMED], f"{rest} more" if noun is None else counted(rest, noun)]
     if len(named) < 2:
         return "".join(named)
     return f"{', '.join(named[:-1])} {last} {named[-1]}"
@@ -41,7 +42,7 @@ def asked(need: Need) -> str:
 
 def any_of(needs: Sequence[Need]) -> str:
     """``"4 v100-32 or 2 a100"``."""
-    return listed([asked(need) for need in needs], more="other plans")
+    return listed([asked(need) for need in needs], noun="other plan")
 
 
 def host_needs(need: Need) -> str:

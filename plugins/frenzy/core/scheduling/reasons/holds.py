@@ -160,7 +160,7 @@ class Judge:
         types = list(dict.fromkeys(need.gpu_type for need in needs))
         left = missed.left if self._sweep.moves else {each: self._state.room.idle_gpus(each) for each in types}
         shown = [f"{max(0, left.get(each, 0))} of {in_all(self._state.cluster, each)}" for each in types]
-        found = listed(shown, last="and", more="more types")
+        found = listed(shown, last="and", noun="more type")
         if not self._sweep.moves:
             return f"idle: {found}"
         held = [f"{each} is held by {self._holders[each]}" for each in types[:MAX_NAMED] if each in self._holders]
@@ -317,6 +317,6 @@ def _too_few_gpus(cluster: Cluster, needs: Sequence[Need]) -> Reason:
     nearest = min(needs, key=lambda each: (lacks[each] <= 0, lacks[each]))
     return Reason(
         code=ReasonCode.NEVER_FITS,
-        detail=f"Needs {any_of(needs)}; the cluster has {listed(have, last='and', more='more types')}.",
+        detail=f"Needs {any_of(needs)}; the cluster has {listed(have, last='and', noun='more type')}.",
         remedy=f"more {nearest.gpu_type} in the cluster",
     )
