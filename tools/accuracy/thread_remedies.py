@@ -18,6 +18,7 @@ from typing import Any, Final
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.planning.asked_cards import nodes_of_cards
 from frenzy.core.planning.marp import PlanRequest, after_failure, mending_changes, plan_candidates, remedies
+from frenzy.core.planning.remedy_changes import Change
 from frenzy.core.planning.single_changes import SingleChange
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError
@@ -56,34 +57,34 @@ def _compared(row: dict[str, str], calibration: Calibration) -> Iterator[ThreadR
     settings = dict(each.split("=") for each in row["ended_settings"].split())
     if row["outcome"] != "out of memory" or not settings:
         return
-    answer, plan = _answer(row, calibration)
+    answer, plan, changes = _answer(row, calibration)
     failed, alone = _mended(row, calibration)
     named = (place for place, each in enumerate(alone, start=1) if _names(each, settings))
     yield ThreadRemedy(
         source=row["source"],
         ended_with=row["ended_with"],
         answer=answer,
-        does_the_same=plan is not None and all(_has(plan, name, value) for name, value in settings.items()),
+        does_the_same=plan is not None and all(_has(plan, changes, *each) for each in settings.items()),
         failed=failed.plan_id,
         alone=tuple(" and ".join(map(str, each.changes)) for each in alone),
         place=next(named, None),
     )
 
 
-def _answer(row: dict[str, str], calibration: Calibration) -> tuple[str, ResourcePlan | None]:
-    """The planner's words, and the plan they lead to; None where it knows no way."""
+def _answer(row: dict[str, str], calibration: Calibration) -> tuple[str, ResourcePlan | None, tuple[Change, ...]]:
+    """The planner's words, and the plan and changes that they lead to; None where it knows no way."""
     request, cluster = _request(row), _cards(row)
     try:
         candidates = plan_candidates(request, cluster, calibration)
     except PermanentError as error:
-        return error.reason.detail, None
+        return error.reason.detail, None, ()
     if candidates[0].feasible:
-        return candidates[0].plan.plan_id, candidates[0].plan
+        return candidates[0].plan.plan_id, candidates[0].plan, ()
     remedy = remedies(request, cluster, calibration)
     if remedy is None:
-        return "no change was found", None
+        return "no change was found", None, ()
     best = plan_candidates(remedy.request, remedy.cluster, calibration)[0].plan
-    return f"{remedy.sentence} {best.plan_id}", best
+    return f"{remedy.sentence} {best.plan_id}", best, remedy.changes
 
 
 def _mended(row: dict[str, str], calibration: Calibration) -> tuple[PlanShape, tuple[SingleChange, ...]]:
@@ -143,14 +144,18 @@ def _last(cell: str) -> str:
 
 
 def _names(answer: SingleChange, settings: Mapping[str, str]) -> bool:
-    """Whether the plan has each of the thread's settings; torch's own attention takes FlashAttention's kernel."""
+    """Whether the answer has each of the thread's settings; torch's own attention takes FlashAttention's kernel."""
     fused = any(each.field == "training.attention" and each.after != "eager" for each in answer.changes)
-    return all(fused if name == "attention" else _has(answer.plan, name, value) for name, value in settings.items())
+    return all(
+        fused if name == "attention" else _has(answer.plan, answer.changes, name, value)
+        for name, value in settings.items()
+    )
 
 
-def _has(plan: ResourcePlan, name: str, value: str) -> bool:
-    """Whether ``plan`` goes as far as the thread. Parameters on the host are not offered; fused attention always is."""
+def _has(plan: ResourcePlan, changes: Sequence[Change], name: str, value: str) -> bool:
+    """Whether it goes as far as the thread. Parameters on the host are not offered; fused attention always is."""
     number = int(value) if value.isdecimal() else 0
+    after = {each.field: each.after for each in changes}
     return {
         "zero_stage": plan.zero_stage >= number,
         "micro_batch": plan.micro_batch_size <= number,
@@ -158,4 +163,6 @@ def _has(plan: ResourcePlan, name: str, value: str) -> bool:
         "offload_optimizer": plan.offload_optimizer,
         "offload_parameters": False,
         "attention": True,
+        "optimizer": after.get("training.optimizer") == value,
+        "sequence_length": 0 < int(after.get("data.sequence_length", 0)) <= number,
     }[name]

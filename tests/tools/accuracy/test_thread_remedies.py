@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
 from frenzy.adapters.calibration_file import default_calibration
 from tools.accuracy.report import DATA
 from tools.accuracy.thread_remedies import ThreadRemedy, thread_remedies
@@ -59,6 +61,29 @@ def test_fused_attention_is_named_where_the_change_to_it_mends_the_plan(tmp_path
 
     assert "training.attention: eager -> sdpa" in found.alone
     assert found.place == 1 + found.alone.index("training.attention: eager -> sdpa")
+
+
+@pytest.mark.parametrize(("thread", "is_named"), [(1500, True), (400, False)])
+def test_shorter_sequences_are_named_where_the_answer_is_no_longer_than_the_threads(
+    tmp_path: Path, thread: int, *, is_named: bool
+) -> None:
+    long = {
+        "precision": "bf16",
+        "gpu": "a100-80",
+        "sequence_length": "2048",
+        "checkpointing": "false",
+        "micro_batch": "4",
+    }
+    found = answer(tmp_path, **long, zero_stage="3", ended_settings=f"sequence_length={thread}")
+
+    assert any(each.startswith("data.sequence_length: 2048 -> ") for each in found.alone), found.alone
+    assert (found.place is not None) == is_named
+
+
+def test_eight_bits_are_named_where_the_optimizer_mends_the_plan(tmp_path: Path) -> None:
+    found = answer(tmp_path, ended_settings="optimizer=adamw-8bit")
+
+    assert found.place == 1 + found.alone.index("training.optimizer: adamw -> adamw-8bit")
 
 
 def test_replicas_are_stage_one_and_fsdp_is_stage_three(tmp_path: Path) -> None:
