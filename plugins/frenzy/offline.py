@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from frenzy.core.values.errors import FrenzyError, Reason, SpecError
-from frenzy.core.values.job import TrainingJob, deadline_s
+from frenzy.core.values.job import TOKENIZER_KINDS, TrainingJob, deadline_s
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import counted
 
@@ -106,8 +107,18 @@ def plan_offline(
         is_estimate=known.is_estimate,
         model=model_line(job, shape, known.number),
         data_refusal=known.refusal,
-        note=_joined(known.note, *model_notes(job, shape)),
+        note=_joined(known.note, _tokenizer_note(job), *model_notes(job, shape)),
     )
+
+
+def _tokenizer_note(job: TrainingJob) -> str | None:
+    """That the tokenizer which the job names is no folder here; it may be one where the workers are, or a hub id."""
+    name = job.model.tokenizer_used
+    if job.brings_own_data or name in TOKENIZER_KINDS or "://" in name or Path(name).is_dir():
+        return None
+    near = get_close_matches(name, TOKENIZER_KINDS, n=1, cutoff=0.7)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return f"model.tokenizer {name!r} is no folder here: a run takes it for one of its workers' or for a hub id.{meant}"
 
 
 def _joined(*notes: str | None) -> str | None:
@@ -197,7 +208,7 @@ def fit_offline(
         mends=mends,
         model=model_line(free, shape, steps.number),
         data_refusal=steps.refusal,
-        note=_joined(note, steps.note, *model_notes(free, shape)),
+        note=_joined(note, steps.note, _tokenizer_note(free), *model_notes(free, shape)),
     )
 
 

@@ -64,6 +64,12 @@ def test_a_verb_that_asks_the_server_imports_no_scheduler() -> None:
     assert "frenzy.core.scheduling" not in asking
 
 
+def test_the_command_runs_as_a_module_too() -> None:
+    asked = [sys.executable, "-m", "frenzy.cli", "--version"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120)
+    assert answer.stdout == f"frenzy {frenzy.__version__}\n"
+
+
 @pytest.mark.parametrize("name", sorted(set(frenzy.__all__) - {"__version__"}))
 def test_each_public_name_is_what_type_checkers_take_it_for(name: str) -> None:
     found = getattr(frenzy, name)

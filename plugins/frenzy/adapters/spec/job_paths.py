@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job import TOKENIZER_KINDS, TrainingJob
 
 PATH_FIELDS: Final = (
     ("data", "path"),
@@ -20,7 +20,6 @@ PATH_FIELDS: Final = (
     ("checkpoint", "warm_start"),
     ("workload", "folder"),
 )
-_TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
 
 
 def anchored(job: TrainingJob, folders: Sequence[Path], *, may_leave: bool = False) -> TrainingJob:
@@ -32,7 +31,7 @@ def anchored(job: TrainingJob, folders: Sequence[Path], *, may_leave: bool = Fal
     for section, name in PATH_FIELDS:
         part: Any = getattr(job, section)
         given = getattr(part, name, None)
-        if (name == "tokenizer" and given in _TOKENIZER_KINDS) or (
+        if (name == "tokenizer" and given in TOKENIZER_KINDS) or (
             name == "warm_start" and job.checkpoint.newest_of is not None
         ):
             continue

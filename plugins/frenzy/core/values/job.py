@@ -30,6 +30,8 @@ JOB_DAG_PREFIX: Final = "job_"
 OUTPUT_HEADS: Final = ("lm_head", "embed_out")
 # Implementations of attention that keep the documents of a packed sequence apart.
 MASKING_ATTENTION: Final = ("sdpa", "eager")
+# What ``model.tokenizer`` may be other than a place.
+TOKENIZER_KINDS: Final = ("byte", "train", "model")
 # Each byte is a token, and one ends a text.
 BYTE_TOKENS: Final = 257
 # What marks the assistant's part in a chat template.
@@ -74,7 +76,7 @@ class ModelSpec(Closed):
         Doc(
             "byte, train (a byte-level BPE trained on the data), model (the model's own), or a folder. "
             "Without it: model below path and hub_id, else byte.",
-            ("byte", "train", "model"),
+            TOKENIZER_KINDS,
         ),
     ] = None
     tokenizer_vocab_size: Annotated[int, Ge(260), Le(1_000_000), Doc("Vocabulary of a trained tokenizer.")] = 4096

@@ -40,6 +40,9 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
                 "model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"
             )
         )
+    if job.model.config is not None and job.model.tokenizer == "model" and job.workload is None:
+        allowed = "a model.config has no tokenizer of its own: give byte, train or a folder"
+        found.append(_violation("model.tokenizer", "model", allowed))
     found += _vocabulary_violations(job)
     found += _workload_violations(job)
     if job.workload is None and (job.training.max_steps is None) == (job.training.epochs is None):

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from frenzy.core.values.errors import SpecError, Violation
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job import TOKENIZER_KINDS, TrainingJob
 
 ANY_PUBLIC_HOST: Final = "*"
 DATA_SCHEMES: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf", "https")
@@ -25,7 +25,6 @@ DATA_SCHEMES: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", 
 _CLOSED: Final = ("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets", "/etc", "/root/.*")
 _OPEN: Final = "/dev/shm"  # noqa: S108  # data sets are kept there
 LOCAL_SCHEMES: Final = ("file", "local")
-_WORDS_OF_TOKENIZER: Final = frozenset({"byte", "train", "model"})
 # What follows these is a path inside the next part of the chain.
 _WRAPPERS: Final = frozenset({"zip", "tar", "libarchive", "simplecache", "filecache", "blockcache", "cached", "dir"})
 _LONGEST_SHOWN: Final = 200
@@ -95,7 +94,7 @@ def sources(job: TrainingJob) -> Iterator[tuple[str, str]]:
         yield "validation.path", job.validation.path
     if job.model.path is not None:
         yield "model.path", job.model.path
-    if job.model.tokenizer_used not in _WORDS_OF_TOKENIZER:
+    if job.model.tokenizer_used not in TOKENIZER_KINDS:
         yield "model.tokenizer", job.model.tokenizer_used
     if job.checkpoint.warm_start is not None:
         yield "checkpoint.warm_start", job.checkpoint.warm_start

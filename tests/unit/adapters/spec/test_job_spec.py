@@ -127,6 +127,11 @@ priority: high
     assert found["priority"].startswith("'high' -> a whole number")
 
 
+def test_a_written_config_has_no_tokenizer_of_its_own() -> None:
+    found = refusals(changed(model={"tokenizer": "model"}))
+    assert found["model.tokenizer"].endswith("a model.config has no tokenizer of its own: give byte, train or a folder")
+
+
 @pytest.mark.parametrize(
     ("document", "path", "hint"),
     [

@@ -310,10 +310,11 @@ def test_fit_knows_the_types_of_the_cluster_file_and_the_host_memory_of_their_no
     assert "8.0 GiB of host memory" in " ".join(said.out.split())
 
 
-def test_fit_beside_manifest_is_refused_not_dropped(frenzy: Command, spec: Path) -> None:
-    said = frenzy("plan", str(spec), "--fit", "1xh100", "--manifest")
+@pytest.mark.parametrize("option", ["--manifest", "--all"])
+def test_fit_beside_what_is_of_the_cluster_is_refused_not_dropped(frenzy: Command, spec: Path, option: str) -> None:
+    said = frenzy("plan", str(spec), "--fit", "1xh100", option)
     assert (said.status, said.out) == (2, "")
-    assert "--manifest" in said.err
+    assert option in said.err
 
 
 @pytest.mark.parametrize("name", ["H100-80GB-HBM3", "A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
@@ -393,6 +394,29 @@ def test_data_that_are_not_there_are_told_although_the_plans_need_none(
     assert said.status == 0
     assert "no data file is there" in said.err
     assert "A run here would be refused for it" in said.err
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "note"),
+    [
+        ("bytes", "model.tokenizer 'bytes' is no folder here"),
+        ("one/words", "model.tokenizer 'one/words' is no folder here"),
+        ("jobs", None),
+        ("train", None),
+    ],
+)
+def test_a_tokenizer_that_is_not_here_is_told(
+    frenzy: Command, spec: Path, cluster_file: Path, tokenizer: str, note: str | None
+) -> None:
+    place = str(spec.parent) if tokenizer == "jobs" else tokenizer
+    document = yaml.safe_load(spec.read_text("utf-8"))
+    document["model"] |= {"tokenizer": place, "tokenizer_vocab_size": 260}
+    spec.write_text(yaml.safe_dump(document), encoding="utf-8")
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
+    assert said.status == 0
+    assert ("is no folder here" in said.err) == (note is not None)
+    assert note is None or note in said.err
+    assert ("Did you mean byte?" in said.err) == (tokenizer == "bytes")
 
 
 @pytest.mark.parametrize("training", ["max_steps: 3", "epochs: 1"])

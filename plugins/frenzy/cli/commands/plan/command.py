@@ -44,8 +44,9 @@ def plan(
     from frenzy.cli.commands.plan.fit import show_fit
     from frenzy.offline import fit_offline, plan_offline
 
-    if manifest and fit is not None:
-        detail = "--manifest prints the pods of a plan on the cluster; --fit plans for cards that it need not have."
+    others = {"--manifest prints the pods of a plan": manifest, "--all lists the plans": everything}
+    for what in (each for each, asked in others.items() if asked and fit is not None):
+        detail = f"{what} on the cluster; --fit plans for cards that it need not have."
         raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="Leave one of them out."))
     job = checked_spec(spec).job
     settings = settings_at_hand()
