@@ -287,13 +287,17 @@ def _no_plan(following: NextAttempt) -> Reason:
             detail=f"After {following.previous.plan_id} ({following.reason.code}) no plan fits the cluster any more.",
             remedy="Bring back the GPUs that it ran on, or add others, and clear the run's tasks.",
         )
+    failed = following.previous
+    mending = f" frenzy plan FILE --fit {failed.plan_id} lists what alone would mend it." if failed.is_timed else ""
     return Reason(
         code=ReasonCode.NO_OTHER_PLAN,
         detail=(
-            f"After {following.previous.plan_id} ({following.reason.code}) no plan is left with more room for memory "
-            "that grows beyond the prediction."
+            f"After {failed.plan_id} ({following.reason.code}) no plan is left with more room for memory that grows "
+            "beyond the prediction."
         ),
-        remedy="Add GPUs with more memory, shorten data.sequence_length, or remove what grows in your callbacks.",
+        remedy=(
+            f"Add GPUs with more memory, shorten data.sequence_length, or remove what grows in your callbacks.{mending}"
+        ),
     )
 
 

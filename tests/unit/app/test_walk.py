@@ -107,6 +107,20 @@ def test_the_budget_of_moves_bounds_recovery(airflow: Airflow) -> None:
     assert run_view(airflow.services, airflow.key).run.state is JobState.FAILED_OOM
 
 
+def test_out_of_memory_on_the_last_plan_names_the_command_that_lists_what_mends_it(airflow: Airflow) -> None:
+    airflow.begun(make_job(max_reschedules=50))
+    attempt = 1
+    airflow.end(attempt, 97)
+    while (verdict := airflow.decide()).kind is VerdictKind.RETRY:
+        airflow.place()
+        attempt += 1
+        airflow.launch(attempt)
+        airflow.end(attempt, 97)
+    last = run_view(airflow.services, airflow.key).attempts[-1].plan
+    assert verdict.reason.code is ReasonCode.NO_OTHER_PLAN
+    assert f"frenzy plan FILE --fit {last.plan_id} lists" in (verdict.reason.remedy or "")
+
+
 def test_decide_asked_again_says_the_same(airflow: Airflow) -> None:
     airflow.begun()
     airflow.end(1, 97)

@@ -174,7 +174,8 @@ def _no_such_plan(failed: PlanShape, request: PlanRequest) -> PermanentError:
     detail = f"The job has no plan {failed.plan_id}."
     remedy = (
         f"GPUs over tensor parallel degree are replicas; replicas times micro-batch divide the global batch, {batch}; "
-        "the degree divides the attention's heads; a single replica has stage 1."
+        "the degree divides the attention's heads; a single replica has stage 1; virtual GPUs offload nothing, and a "
+        "script has only what it honours."
     )
     return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
