@@ -93,7 +93,10 @@ def _most_gpus(before: int) -> int:
 
 
 def _of_plan(start: Situation, failed: PlanShape, solve: Solve) -> Iterator[tuple[Effect, Situation]]:
-    for name, shapes in _other_shapes(start.request, failed, start.cluster).items():
+    for name, known in _other_shapes(start.request, failed, start.cluster).items():
+        shapes = [each for each in known if each != failed]
+        if not shapes:
+            continue
         after = _first_that_fits(start, failed, name, shapes, solve)
         if after is None and name == _STATES:
             after = _with_room_on_host(_asking(start, failed, name, shapes[0]), solve)
@@ -114,7 +117,7 @@ def _with_room_on_host(offloaded: Situation, solve: Solve) -> Situation | None:
 
 
 def _other_shapes(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> dict[str, list[PlanShape]]:
-    """Of each kind of change the shapes that it leads to, the least change first."""
+    """Of each kind of change the shapes that it leads to, the least change first; perhaps ``failed`` itself."""
     size, degrees = failed.micro_batch_size, tensor_parallel_degrees(request.shape, failed.num_gpus)
     return {
         "ZeRO stage": [replace(failed, zero_stage=stage) for stage in ZERO_STAGES if stage > failed.zero_stage],
@@ -149,16 +152,11 @@ def _wider(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> list[Pl
 def _first_that_fits(
     start: Situation, failed: PlanShape, name: str, shapes: Sequence[PlanShape], solve: Solve
 ) -> Situation | None:
-    wanted = [each for each in shapes if each != failed]
-    if not wanted:
-        return None
-    asked = replace(start.request, only_shapes=tuple(wanted), every_plan=True)
-    enough = _with_cards(start.cluster, failed.gpu_type, wanted[-1].num_gpus)
+    asked = replace(start.request, only_shapes=tuple(shapes), every_plan=True)
+    enough = _with_cards(start.cluster, failed.gpu_type, shapes[-1].num_gpus)
     fitting = {each.shape for each in feasible_plans(solve(asked, enough))}
-    first = next((each for each in wanted if each in fitting), None)
-    if first is None:
-        return None
-    return _asking(start, failed, name, first)
+    first = next((each for each in shapes if each in fitting), None)
+    return None if first is None else _asking(start, failed, name, first)
 
 
 def _asking(start: Situation, failed: PlanShape, name: str, shape: PlanShape) -> Situation:

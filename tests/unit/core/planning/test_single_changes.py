@@ -87,7 +87,7 @@ def vars_of(shape: PlanShape) -> dict[str, object]:
 
 @settings(max_examples=4)
 @given(st.sampled_from(["a100-40", "a100-80", "rtx-4090"]), st.sampled_from([1, 4, 8]), st.sampled_from([1, 2, 3]))
-def test_micro_batch_and_gpus_are_no_further_from_the_plan_than_needed(card: str, gpus: int, stage: int) -> None:
+def test_stage_micro_batch_and_gpus_are_no_further_from_the_plan_than_needed(card: str, gpus: int, stage: int) -> None:
     assume(stage == 1 or gpus > 1)
     of, (there, failed) = asked(global_batch=8 * gpus), named(f"{gpus}x{card}-z{stage}-mb8")
     after = after_failure(failed, of, there, CALIBRATION)
@@ -96,6 +96,9 @@ def test_micro_batch_and_gpus_are_no_further_from_the_plan_than_needed(card: str
         size = found["micro-batch"].plan.micro_batch_size
         larger = [each for each in divisors(8, 7) if each > size]
         assert not any(fits(replace(failed, micro_batch_size=each), after, there) for each in larger)
+    if "ZeRO stage" in found:
+        lower = range(stage + 1, found["ZeRO stage"].plan.zero_stage)
+        assert not any(fits(replace(failed, zero_stage=each), after, there) for each in lower)
     if "GPUs" in found:
         assert found["GPUs"].plan.num_gpus > gpus
         for fewer in range(gpus + 1, found["GPUs"].plan.num_gpus):
@@ -130,6 +133,16 @@ def test_offload_is_told_with_what_it_takes_of_the_host(host_gib: int, beside: l
         f"{each} of a node of a100-80" if each.startswith("host") else each for each in beside
     ]
     assert offload.effect is (Effect.HARDWARE if beside == ["host memory"] else Effect.SAME_RESULT)
+
+
+def test_what_a_plan_has_already_is_no_change_of_it() -> None:
+    there, failed = named("1xa100-80-z1-mb1-ckpt-offload")
+    small = replace(there, nodes=(replace(there.nodes[0], host_memory_bytes=64 * GIB),))
+    after = after_failure(failed, asked(), small, CALIBRATION)
+    found = mending_changes(after, small, CALIBRATION, failed=failed)
+
+    assert "host memory of a node of a100-80" in {each.changes[0].field for each in found}
+    assert all(change.before != change.after for each in found for change in each.changes)
 
 
 def test_changes_come_by_their_effect_on_the_result_then_by_time() -> None:
