@@ -33,8 +33,8 @@ class OfflinePlan:
 
     is_estimate: whether ``total_steps`` is of tokens that are not counted yet. model: what is trained, in one line;
     None where no model is named. data_refusal: why a run would refuse its data or tokenizer, as far as they can be read
-    here. note: why ``total_steps`` is assumed, which data are not here, what a user may not expect of the model; None
-    when all is well.
+    here. note: why ``total_steps`` is assumed, which data are not here, what a user may not expect of the model: a
+    line for each; None when all is well.
     """
 
     cluster_file: str
@@ -122,7 +122,7 @@ def _tokenizer_note(job: TrainingJob) -> str | None:
 
 
 def _joined(*notes: str | None) -> str | None:
-    return " ".join(each for each in notes if each) or None
+    return "\n".join(each for each in notes if each) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

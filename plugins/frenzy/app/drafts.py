@@ -179,7 +179,7 @@ def _told_of(run: RunRecord) -> tuple[str | None, str | None]:
             shape = model_shape(run.model_config or {})
             line = model_line(run.job, shape, run.total_steps or ASSUMED_STEPS)
             notes += model_notes(run.job, shape)
-    return line, " ".join(notes) or None
+    return line, "\n".join(notes) or None
 
 
 def _with_decision(services: Services, view: DraftView, run: RunRecord, fitting: list[Candidate]) -> DraftView:

@@ -41,6 +41,8 @@ def test_what_is_trained_stands_above_the_plans_and_in_json(frenzy: Command, spe
     said, fit, told = frenzy(*asked), frenzy(*asked, "--fit", "1xRTX4090"), frenzy(*asked, "--json")
     model = json.loads(told.out)["model"]
     assert "random weights; tokenizer byte, 257 of the vocabulary of 50,257; 1,280 tokens in 10 steps" in model
+    (spec.parent / "words.txt").unlink()
+    assert [line.split(":")[0] for line in frenzy(*asked).err.splitlines()] == ["Note", "Note"]
     for each in (said, fit):
         assert each.out.startswith(f"Model: {model}\n")
         assert "Note: model.tokenizer is byte where none is named" in each.err

@@ -77,9 +77,9 @@ def plan(
 
 
 def show_note(note: str | None) -> None:
-    """Say what an offline plan had to assume, or why a run would be refused, where there is such a note."""
-    if note is not None:
-        err().print(f"Note: {note}", style="yellow", soft_wrap=True)
+    """Say what an offline plan had to assume, or why a run would be refused: a line for each."""
+    for each in (note or "").splitlines():
+        err().print(f"Note: {each}", style="yellow", soft_wrap=True)
 
 
 def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) -> None:
