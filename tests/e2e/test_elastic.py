@@ -95,10 +95,10 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(elastic_walker: Walker, elastic_api: Api, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     walker = elastic_walker
-    patient = walker.start("patient", training={"max_steps": 600}, constraints=one_of("t-single"))
-    leaving = walker.start("leaving", training={"max_steps": 600}, constraints=one_of("t-twin"))
+    patient = walker.start("patient", training={"max_steps": 120}, constraints=one_of("t-single"))
+    leaving = walker.start("leaving", training={"max_steps": 120}, constraints=one_of("t-twin"))
     walker.wait_for_step(*patient, 3)
-    urgent = walker.start("urgent", training={"max_steps": 20}, constraints=one_of("t-single"), priority=5)
+    urgent = walker.start("urgent", training={"max_steps": 8}, constraints=one_of("t-single"), priority=5)
     before = walker.wait_for_step(*leaving, 3)
     drained = before.attempts[0].placement.allocations[0].node
     drain(walker, drained)
@@ -134,11 +134,12 @@ def reason_to_wait(walker: Walker, dag_id: str, run_id: str) -> Reason | None:
 def swap_specs(walker: Walker) -> tuple[SpecFile, SpecFile]:
     """A job that takes the larger and faster GPU, and one whose memory grows until it fits that one only."""
     constraints = one_of("t-tight", "t-roomy")
-    roomy = {"max_steps": 400, "global_batch_size": 8}
+    roomy = {"max_steps": 100, "global_batch_size": 8}
+    growth = growing(100, max_steps=90, global_batch_size=1)
     return (
         # Of lower priority, so that it moves however slow this machine makes a restart.
         spec_file("roomy", walker.corpus, training=roomy, constraints=constraints, priority=-1),
-        spec_file("growing", walker.corpus, training=growing(100, max_steps=90), constraints=constraints),
+        spec_file("growing", walker.corpus, training=growth, constraints=constraints),
     )
 
 

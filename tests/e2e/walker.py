@@ -47,14 +47,15 @@ CLUSTER: dict[str, Any] = {
     },
     "nodes": [_node("a", "t-small", 4), _node("b", "t-medium"), _node("c", "t-large"), _node("d", "t-slow", 4)],
 }
-# Beside these, types of one GPU: a job that holds it cannot shrink.
+# Beside these, types of one GPU: a job that holds it cannot shrink. Slow ones: while a step waits for its GPU it leaves
+# this machine's cores to others.
 ELASTIC_CLUSTER: dict[str, Any] = {
     "gpu_types": {
         **CLUSTER["gpu_types"],
-        "t-tight": _gpu_type(128),
-        "t-roomy": _gpu_type(256, gflops=6, price=0.4),
-        "t-single": _gpu_type(128),
-        "t-twin": _gpu_type(128),
+        "t-tight": _gpu_type(128, gflops=1),
+        "t-roomy": _gpu_type(256, gflops=1.5, price=0.4),
+        "t-single": _gpu_type(128, gflops=0.8),
+        "t-twin": _gpu_type(128, gflops=0.8),
     },
     "nodes": [
         *CLUSTER["nodes"],
@@ -112,6 +113,10 @@ def job_text(name: str, corpus: Path, **sections: Mapping[str, Any] | str | int)
         before = document.get(section)
         document[section] = {**before, **values} if isinstance(before, dict) else values
     return yaml.safe_dump(document, sort_keys=False)
+
+
+# Steps on such a GPU are waited for, not computed: a run that only has to be there costs its machine little.
+ONE_SLOW_GPU: Mapping[str, Any] = {"gpu_types": ["t-slow"], "max_gpus": 1}
 
 
 def long_training(steps: int = 5000) -> dict[str, Any]:
