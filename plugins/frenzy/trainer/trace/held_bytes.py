@@ -35,6 +35,22 @@ class ActivationTrace:
     head_end: int
     kept_bytes: int
 
+    def condensed(self, num_layers: int) -> ActivationTrace:
+        """Only what is held after each layer, and the most from the last ``num_layers`` to the head and beyond it.
+
+        Comparable with a trace at another length: layers that go through a sequence in pieces have more operations
+        the longer it is.
+        """
+        ends, live = self.layer_ends, self.live_bytes
+        most = (max(live[ends[-1 - num_layers] : self.head_end]), max(live[self.head_end :]))
+        after_layers = tuple(live[each - 1] for each in ends)
+        return ActivationTrace(
+            live_bytes=after_layers + most,
+            layer_ends=tuple(range(1, len(ends) + 1)),
+            head_end=len(ends) + 1,
+            kept_bytes=self.kept_bytes,
+        )
+
 
 def trace_activations(
     model: Any,

@@ -36,12 +36,13 @@ from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
-from frenzy.trainer.trace.cuda import Answers, unsupported
+from frenzy.trainer.trace.cuda import Answers
 from frenzy.trainer.trace.held_bytes import ActivationTrace, trace_activations
 from frenzy.trainer.trace.traced_model import traced_model, without_data
 
-# Repetitions of the pattern that are built: the last one's bytes are what each further one adds.
-_REPEATS: Final = 3
+# Layers that are built, at least, of at least two repetitions of their pattern: the last one's bytes are what each
+# further one adds.
+_LAYERS: Final = 3
 # Not 1: a dimension of one element makes copies into views.
 _FEW, _MORE = 2, 3
 # Kernels round positions to 128.
@@ -71,6 +72,10 @@ class OneModel:
         return cls(config, layer_pattern(tree), model_shape({**config, MODULE_TREE: tree}))
 
     @property
+    def repeats(self) -> int:
+        return max(2, -(-_LAYERS // self.pattern.period))
+
+    @property
     def lengths(self) -> tuple[int, int]:
         longest = self.shape.max_positions or max(_LENGTHS)
         return (longest // 2, longest) if longest < max(_LENGTHS) else _LENGTHS
@@ -79,12 +84,12 @@ class OneModel:
         """The config with few layers; lists with a value for each layer are cut or go on as they do."""
         config, pattern = dict(self.config), self.pattern
         whole = pattern.first + pattern.period * pattern.repeats
-        built = pattern.first + pattern.period * _REPEATS
+        built = pattern.first + pattern.period * self.repeats
         for name, value in self.config.items():
             if name in _LAYER_COUNTS and value == whole:
                 config[name] = built
             elif isinstance(value, list) and len(value) == whole:
-                config[name] = [*value, *(value[-pattern.period :] * _REPEATS)][:built]
+                config[name] = [*value, *(value[-pattern.period :] * self.repeats)][:built]
         return {**config, "vocab_size": self.shape.vocab_size + more_words}
 
 
@@ -143,7 +148,7 @@ def solved(model: OneModel, setting: ActivationSetting) -> ActivationCoefficient
         attention_dropout=True,  # of the model's own rates, whatever they are
         hidden_dropout=True,
         layer=_token_bytes(layer, model.shape),
-        outside=_token_bytes(growth[-1] - _REPEATS * layer, model.shape),
+        outside=_token_bytes(growth[-1] - model.repeats * layer, model.shape),
         in_loss=_highest(above[before + 1 : trace.head_end], model.shape),
         in_backward=_highest(above[trace.head_end :], model.shape),
         weight_copies=_weight_copies(float(fixed[after] - fixed[before]), model.shape, setting),
@@ -155,25 +160,18 @@ def solved(model: OneModel, setting: ActivationSetting) -> ActivationCoefficient
 def _growth(model: OneModel, setting: ActivationSetting) -> tuple[ActivationTrace, Floats, Floats]:
     """(a trace; bytes for each token, token and position, and token and word; bytes whatever the batch is)."""
     short, long = model.lengths
-    first, of_short = _a_sequence(model, setting, short)
-    _, of_long = _a_sequence(model, setting, long)
-    _, of_wordy = _a_sequence(model, setting, short, more_words=_VOCABULARY_STEP)
-    if not len(of_short) == len(of_long) == len(of_wordy):
-        raise unsupported("the model's own code", "its operations depend on the length of a sequence")
+    sizes = ((short, 0), (long, 0), (short, _VOCABULARY_STEP))
+    traces = [_trace(model, setting, (batch, length), more) for length, more in sizes for batch in (_FEW, _MORE)]
+    if len({len(each.live_bytes) for each in traces}) > 1:
+        traces = [each.condensed(model.pattern.period) for each in traces]
+    held = [_held(each) for each in traces]
+    of_short, of_long, of_wordy = (
+        (more - few) / (_MORE - _FEW) for few, more in zip(held[::2], held[1::2], strict=True)
+    )
     by_pair = (of_long / long - of_short / short) / (long - short)
     by_word = (of_wordy - of_short) / short / _VOCABULARY_STEP
     by_token = of_short / short - by_pair * short - by_word * model.shape.vocab_size
-    return first, np.stack([by_token, by_pair, by_word], axis=1), _held(first) - _FEW * of_short
-
-
-def _a_sequence(
-    model: OneModel, setting: ActivationSetting, length: int, *, more_words: int = 0
-) -> tuple[ActivationTrace, Floats]:
-    """A trace, and what one more sequence in the batch holds after each operation."""
-    few, more = (_trace(model, setting, (batch, length), more_words) for batch in (_FEW, _MORE))
-    if len(few.live_bytes) != len(more.live_bytes):
-        raise unsupported("the model's own code", "its operations depend on the size of the batch")
-    return few, (_held(more) - _held(few)) / (_MORE - _FEW)
+    return traces[0], np.stack([by_token, by_pair, by_word], axis=1), held[0] - _FEW * of_short
 
 
 def _trace(model: OneModel, setting: ActivationSetting, size: tuple[int, int], more_words: int) -> ActivationTrace:

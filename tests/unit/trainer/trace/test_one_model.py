@@ -100,6 +100,25 @@ def test_a_model_without_fused_attention_is_traced_eagerly_and_keeps_its_scores(
     assert all(each.layer.scores > 0 for each in trace.activations if not each.checkpointing)
 
 
+class LongerSequences(OneModel):
+    """Traced at sequences that the product does not try."""
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return 192, 384
+
+
+def test_layers_that_take_a_sequence_piece_by_piece_keep_what_longer_sequences_show() -> None:
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 64}
+    layers = {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
+    question = asked("qwen3_5_text", max_position_embeddings=256, **heads, **layers)
+    found, longer = (solved(kind.of(*question), PLAIN) for kind in (OneModel, LongerSequences))
+    shape = OneModel.of(*question).shape
+    assert found.layer.per_token(shape, LENGTH) == pytest.approx(longer.layer.per_token(shape, LENGTH), rel=5e-3)
+    for one, other in ((found.in_loss, longer.in_loss), (found.in_backward, longer.in_backward)):
+        assert most(one, shape) == pytest.approx(most(other, shape), rel=0.01)
+
+
 def test_a_first_layer_without_experts_is_kept_once() -> None:
     config, tree = asked("deepseek_v3", **EXPERTS)
     shape = model_shape({**config, MODULE_TREE: tree})
