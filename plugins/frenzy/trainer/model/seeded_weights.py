@@ -35,17 +35,28 @@ class _Call:
 
 @dataclass(slots=True)
 class _Notes:
-    """Operations by the id of the parameter that they change; roots: the parameter of each view."""
+    """Operations by the id of the parameter that they change; roots: the parameter of each view.
+
+    made: those that made a tensor of no parameter, which may be copied into one.
+    """
 
     calls: dict[int, list[_Call]] = field(default_factory=dict)
     roots: dict[int, int] = field(default_factory=dict)
+    made: dict[int, list[_Call]] = field(default_factory=dict)
 
     def add(self, call: _Call) -> None:
         tensors = _tensors((call.arguments, call.named))
         root = next((self.roots[id(each)] for each in tensors if id(each) in self.roots), None)
-        if root is not None:
-            self.calls[root].append(call)
+        before = [one for each in tensors for one in self.made.get(id(each), ())]
+        if root is None:
+            self.made |= dict.fromkeys(map(id, _tensors(call.result)), _once([*before, call]))
+        else:
+            self.calls[root] = _once([*self.calls[root], *before, call])
             self.roots.update({id(each): root for each in _tensors(call.result)})
+
+
+def _once(calls: list[_Call]) -> list[_Call]:
+    return list({id(each): each for each in calls}.values())
 
 
 class _Noting(TorchDispatchMode):
@@ -114,4 +125,9 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _replaced(tree: Any, real: Mapping[int, Any]) -> Any:
-    return pytree.tree_map(lambda each: real.get(id(each), each), tree)
+    """``tree`` on the host, with the tensors that have values by now."""
+
+    def replaced(each: Any) -> Any:
+        return torch.device("cpu") if isinstance(each, torch.device) else real.get(id(each), each)
+
+    return pytree.tree_map(replaced, tree)

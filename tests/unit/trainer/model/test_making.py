@@ -323,6 +323,22 @@ def test_drawn_weights_are_as_the_family_draws_them() -> None:
     assert torch.equal(block.ln_1.weight, torch.ones(64)) and not block.mlp.c_fc.bias.any()
 
 
+def test_weights_that_a_family_makes_elsewhere_and_copies_are_drawn_too() -> None:
+    widths = {"num_hidden_layers": 1, "hidden_size": 32, "vocab_size": 64, "num_heads": 8, "head_dim": 8, "n_groups": 1}
+    model = Case(run_dir="none", data="none", model={"model_type": "mamba2", **widths}).spec().job.model
+    biases = []
+    for seed in (1, 1, 2):
+        empty = model_without_weights(load_config(model), "eager", torch.float32)
+        drawn, parameters = SeededWeights(empty, seed), dict(empty.named_parameters())
+        of_layer = "backbone.layers.0.mixer."
+        biases.append(drawn.draw(parameters[of_layer + "dt_bias"], of_layer + "dt_bias"))
+        slopes = drawn.draw(parameters[of_layer + "A_log"], of_layer + "A_log")
+        assert torch.equal(slopes, torch.arange(1, 9).log())
+    assert torch.equal(biases[0], biases[1]) and not torch.equal(biases[0], biases[2])
+    # Time steps from a thousandth to a tenth, before softplus.
+    assert all(-7 < float(each) < -2 for each in biases[0])
+
+
 def test_another_seed_draws_other_weights() -> None:
     first, second = (make_model(job, load_config(job.model)) for job in (job_of("llama"), job_of("llama", seed=12)))
     assert not torch.equal(next(first.parameters()), next(second.parameters()))
