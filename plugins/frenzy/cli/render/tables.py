@@ -188,7 +188,7 @@ def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text
 
 def candidates_table(title: str, candidates: Iterable[Candidate]) -> Grid:
     """MARP's plans: predicted peak and what weighs most in it, what the card must have, what it has, the reason."""
-    headings = ("rank", "plan", "batch", "peak", "most_of_it", "required", "card", "time", "cost", "reason")
+    headings = ("rank", "plan", "batch", "peak", "largest_term", "required", "card", "time", "cost", "reason")
     return grid(title, headings, map(_candidate_row, candidates), right="rank peak required card time cost")
 
 

@@ -98,7 +98,7 @@ def test_each_plan_names_the_term_that_weighs_most_and_each_refusal_its_remedy(
 ) -> None:
     told = json.loads(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--json").out)
     table = "".join(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--top", "99").out.split())
-    assert "mostofit" in table
+    assert "largestterm" in table
     for each in told["candidates"]:
         tightest = each["plan"]["memory"]["terms"][0]["name"]
         assert each["rank"] is None or tightest.split()[0] in table
