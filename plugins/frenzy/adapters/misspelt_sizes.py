@@ -19,8 +19,10 @@ _SAME: Final = tuple(
         "numhiddenlayer numlayer nlayer layer numblock nblock",
         "numattentionhead numhead nhead attentionhead head",
         "numkeyvaluehead numkvhead nkvhead nheadkv kvhead keyvaluehead numquerygroup multiquerygroupnum",
-        "hiddensize hiddendim nembd nembed dmodel dim embeddim embdim modeldim",
-        "intermediatesize intermediatedim ffndim dff ninner ffnhiddensize ffnsize ffndimension mlpdim mlphiddensize",
+        "hiddensize nembd nembed dmodel dim embeddim embdim modeldim",
+        # files of Meta, Mistral and Gemma mean the MLP by hidden_dim
+        "intermediatesize hiddendim intermediatedim ffndim dff ninner ffnhiddensize ffnsize ffndimension mlpdim "
+        "mlphiddensize",
         "headdim headsize dhead dkv kvchannel attentionheaddim",
         "vocabsize vocabularysize nvocab numvocab paddedvocabsize",
         "numexpert numlocalexpert nexpert nroutedexpert moenumexpert",
@@ -33,30 +35,48 @@ def misspelt_sizes(
     given: Mapping[str, Any], names: Collection[str], complete: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     """Each such key of ``given`` and the field that was meant: one of ``names``, which the family knows, that is not
-    given. transformers would ignore the key.
+    given, each once. transformers would ignore the key; one of value None asks for nothing.
 
     complete: the config as it was understood. A key that its class reads under another name has its value there.
     Sizes alone, for they make another model. Other fields have many names that classes read and do not list, and
     tokens' ids are alike without being slips.
     """
     missing = [each for each in names if each not in given and _SIZE.fullmatch(each)]
+    offered: set[str] = set()
     for key, value in given.items():
-        if key in names:
+        if key in names or value is None:
             continue
         near = [each for each in get_close_matches(key, missing, n=1, cutoff=_SLIP) if each not in key]
-        if meant := near or _same_size(key, value, given, names, complete):
+        meant = near or _same_size(key, value, {*given, *offered}, names, complete)
+        if meant and meant[0] not in offered:
+            offered.add(meant[0])
             yield key, meant[0]
 
 
 def _same_size(
-    key: str, value: Any, given: Mapping[str, Any], names: Collection[str], complete: Mapping[str, Any]
+    key: str, value: Any, given: Collection[str], names: Collection[str], complete: Mapping[str, Any]
 ) -> list[str]:
     """What the family calls the size; nothing where that is given, too, or has the value all the same."""
-    group = next((each for each in _SAME if _plain(key) in each), frozenset[str]())
+    group = _group(key)
     known = [each for each in names if _plain(each) in group]
     if any(each in given or complete.get(each) == value for each in known):
         return []
+    if group == _group("head_dim") and _is_even_share(value, complete):
+        return []
     return sorted(known, key=lambda each: each not in complete)
+
+
+def _is_even_share(head_width: Any, complete: Mapping[str, Any]) -> bool:
+    """Whether it is the hidden size over the heads: a class whose own field is None takes that."""
+    hidden, heads = (
+        next((complete[each] for each in complete if _plain(each) in _group(size)), None)
+        for size in ("hidden_size", "num_attention_heads")
+    )
+    return all(isinstance(each, int) for each in (head_width, hidden, heads)) and head_width * heads == hidden
+
+
+def _group(key: str) -> frozenset[str]:
+    return next((each for each in _SAME if _plain(key) in each), frozenset())
 
 
 def _plain(name: str) -> str:

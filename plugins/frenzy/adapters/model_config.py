@@ -28,7 +28,7 @@ from frenzy.core.values.job import ModelSpec
 
 _WRITTEN: Final = "model.config"
 # Of what is kept: another number where other keys of a written config are refused.
-_CHECK: Final = 2
+_CHECK: Final = 3
 _CONFIG_FILE: Final = "config.json"
 # So transformers begins the list of all families when it does not know one.
 _BEFORE_FAMILIES: Final = "Should contain one of "

@@ -203,6 +203,7 @@ def test_a_slip_in_a_written_key_is_told_the_field_that_was_meant() -> None:
         ("llama", "num_layers", "num_hidden_layers"),
         ("llama", "d_model", "hidden_size"),
         ("llama", "ffn_dim", "intermediate_size"),
+        ("llama", "hidden_dim", "intermediate_size"),
         ("gpt2", "num_layers", "n_layer"),
         ("qwen3_moe", "experts_per_token", "num_experts_per_tok"),
     ],
@@ -217,12 +218,44 @@ def test_what_other_families_call_a_size_is_told_the_field_of_this_one(family: s
 
 @pytest.mark.usefixtures("one_config_reader")
 @pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            {"model_type": "mistral", "dim": 5120, "hidden_dim": 13824},  # as in Mistral's own params.json
+            {
+                "model.config.dim": "did you mean hidden_size?",
+                "model.config.hidden_dim": "did you mean intermediate_size?",
+            },
+        ),
+        ({"model_type": "llama", "d_model": 64, "n_embd": 32}, {"model.config.d_model": "did you mean hidden_size?"}),
+        (
+            {**TINY, "num_layers": 3, "num_hiden_layers": 2},
+            {"model.config.num_layers": "did you mean num_hidden_layers?"},
+        ),
+        (
+            {"model_type": "mixtral", "hidden_size": 4096, "num_attention_heads": 32, "kv_channels": 64},
+            {"model.config.kv_channels": "did you mean head_dim?"},
+        ),
+    ],
+)
+def test_a_field_is_offered_for_one_key(config: dict[str, object], told: dict[str, str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_model_config(ModelSpec(config=config))
+    assert {each.path: each.allowed for each in caught.value.violations} == told
+
+
+@pytest.mark.usefixtures("one_config_reader")
+@pytest.mark.parametrize(
     "config",
     [
         {"model_type": "llama", "num_kv_heads": 4, "num_key_value_heads": 4},
         {"model_type": "llama", "num_layers": 32},  # the default, whoever gives it
         {"model_type": "bloom", "n_embed": 128},  # an older name that the class reads
         {"model_type": "gpt_oss", "experts_per_token": 4, "num_experts_per_tok": 4},
+        {"model_type": "llama", "n_kv_heads": None},
+        {"model_type": "phi", "n_inner": None},
+        {"model_type": "mixtral", "hidden_size": 4096, "num_attention_heads": 32, "kv_channels": 128},
+        {"model_type": "hunyuan_v1_dense", "attention_head_dim": 128},
     ],
 )
 def test_another_name_of_a_size_passes_where_the_model_has_that_size(config: dict[str, object]) -> None:
