@@ -23,6 +23,7 @@ from frenzy.adapters.spec.refusals import Location, file_text, refused, violatio
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError
+from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import MAX_PRIORITY, NAME_PATTERN
 from frenzy.core.values.queue_rules import ANY_OTHER, QueueRule, QueueRules, Quota, TeamRule
 
@@ -64,11 +65,15 @@ def parse_queue_rules(text: str) -> QueueRules:
     )
 
 
-def check_gpu_types(rules: QueueRules, *clusters: Cluster) -> None:
-    """Raises SpecError for quotas of GPU types that none of ``clusters`` has: they would limit nothing."""
-    refused = rules.unknown_gpu_types(tuple(dict.fromkeys(name for each in clusters for name in each.types_by_name)))
-    if refused:
+def idle_quotas(rules: QueueRules, *clusters: Cluster) -> list[str]:
+    """A sentence on each quota for a GPU type that none of ``clusters`` has: it limits nothing.
+
+    Raises SpecError for those that name no card of the catalogue either.
+    """
+    there = {gpu.name: gpu for each in clusters for gpu in each.gpu_types}.values()
+    if refused := rules.unknown_gpu_types(there, [each.gpu for each in CATALOGUE.values()]):
         raise SpecError(refused)
+    return [f"{each.path}: {each.value} limits nothing; {each.allowed}." for each in rules.unknown_gpu_types(there)]
 
 
 class QueueFile:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from frenzy.core.values.errors import Violation
+from frenzy.core.values.gpu_catalogue import types_named
+from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.units import counted
 
 ANY_OTHER: Final = "*"
@@ -132,19 +133,22 @@ class QueueRules:
         # Of two rules of one name the last counts.
         return replace(self, teams=(*self.teams, TeamRule(name=limit.name, quota=quota)))
 
-    def unknown_gpu_types(self, gpu_types: Collection[str]) -> tuple[Violation, ...]:
-        """Quotas for types that are none of ``gpu_types``: they limit nothing."""
+    def unknown_gpu_types(
+        self, there: Collection[GpuType], elsewhere: Collection[GpuType] = ()
+    ) -> tuple[Violation, ...]:
+        """Quotas for types that are none of ``there``, where they limit nothing, and mean none of ``elsewhere``."""
+        names = {each.name for each in there}
         holders = [("queues", each.name, each.quota) for each in self.queues]
         holders += [("teams", each.name, each.quota) for each in self.teams]
         return tuple(
             Violation(
                 path=f"{section}.{name}.max_gpus_by_type",
                 value=repr(gpu_type),
-                allowed=_types_there(gpu_type, gpu_types),
+                allowed=_types_there(gpu_type, there),
             )
             for section, name, quota in holders
             for gpu_type, _ in quota.max_gpus_by_type
-            if gpu_type not in gpu_types
+            if gpu_type not in names and not types_named(gpu_type, elsewhere)
         )
 
     def secrets_of(self, queue: str, team: str) -> tuple[str, ...]:
@@ -181,10 +185,10 @@ class QueueRules:
 NO_RULES: Final = QueueRules()
 
 
-def _types_there(asked: str, gpu_types: Collection[str]) -> str:
-    near = get_close_matches(asked, gpu_types, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"the cluster has {', '.join(gpu_types) or 'no GPU types'}{hint}"
+def _types_there(asked: str, there: Collection[GpuType]) -> str:
+    meant = types_named(asked, there)
+    hint = f" (did you mean {meant[0].name}?)" if len(meant) == 1 else ""
+    return f"the cluster has {', '.join(each.name for each in there) or 'no GPU types'}{hint}"
 
 
 def _limits(holder: str, name: str, quota: Quota) -> list[Limit]:

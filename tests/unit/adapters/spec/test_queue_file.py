@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.core.marp_values import virtual
 
-from frenzy.adapters.spec.queue_file import QueueFile, check_gpu_types, load_queue_rules, parse_queue_rules
+from frenzy.adapters.spec.queue_file import QueueFile, idle_quotas, load_queue_rules, parse_queue_rules
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.queue_rules import Limit, QueueRule, QueueRules, Quota, TeamRule
@@ -84,19 +84,22 @@ def test_a_change_is_taken_over_and_a_mistake_is_not(tmp_path: Path) -> None:
     assert source.rules().weight_of("a") == 3
 
 
-def test_a_quota_for_a_gpu_type_that_the_cluster_lacks_is_refused_with_the_types_that_it_has() -> None:
-    text = "queues: {a: {max_gpus_by_type: {h100: 8, t4: 1}}}\nteams: {'*': {max_gpus_by_type: {tpu: 4}}}"
-    here, more = (Cluster(tuple(virtual(name, 1024) for name in names), ()) for names in (("h100-80", "t4"), ("tpu",)))
+def test_a_quota_for_a_card_that_the_cluster_lacks_is_told_and_one_for_no_card_is_refused() -> None:
+    text = "queues: {a: {max_gpus_by_type: {h100: 8, a100-40: 2, t4: 1}}}\nteams: {'*': {max_gpus_by_type: {tpu: 4}}}"
+    here, more = (
+        Cluster(tuple(virtual(name, 1024) for name in names), ()) for names in (("h100-80", "a100-80", "t4"), ("tpu",))
+    )
     with pytest.raises(SpecError) as caught:
-        check_gpu_types(parse_queue_rules(text), here)
+        idle_quotas(parse_queue_rules(text), here)
     assert [(each.path, each.value, each.allowed) for each in caught.value.violations] == [
-        ("queues.a.max_gpus_by_type", "'h100'", "the cluster has h100-80, t4; did you mean h100-80?"),
-        ("teams.*.max_gpus_by_type", "'tpu'", "the cluster has h100-80, t4"),
+        ("teams.*.max_gpus_by_type", "'tpu'", "the cluster has h100-80, a100-80, t4"),
     ]
-    with pytest.raises(SpecError) as caught:
-        check_gpu_types(parse_queue_rules(text), here, more)
-    assert [each.value for each in caught.value.violations] == ["'h100'"]
-    check_gpu_types(parse_queue_rules("queues: {a: {max_gpus_by_type: {t4: 8}}}"), here)
+    there = "the cluster has h100-80, a100-80, t4, tpu"
+    assert idle_quotas(parse_queue_rules(text), here, more) == [
+        f"queues.a.max_gpus_by_type: 'h100' limits nothing; {there} (did you mean h100-80?).",
+        f"queues.a.max_gpus_by_type: 'a100-40' limits nothing; {there}.",
+    ]
+    assert idle_quotas(parse_queue_rules("queues: {a: {max_gpus_by_type: {t4: 8}}}"), here) == []
 
 
 def test_a_job_comes_under_its_queue_and_its_team_or_the_rule_for_all_others() -> None:

@@ -161,11 +161,11 @@ def test_a_quota_for_a_type_that_the_servers_cluster_lacks_is_told(
 
 def test_a_quota_for_a_type_that_the_cluster_file_lacks_is_told_with_the_field(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(GPU, encoding="utf-8")
-    (tmp_path / "q.yaml").write_text("queues: {day: {max_gpus_by_type: {bgi: 4}}}", encoding="utf-8")
+    (tmp_path / "q.yaml").write_text("queues: {day: {max_gpus_by_type: {BIG: 4}}}", encoding="utf-8")
     settings = replace(Settings(), cluster_file=tmp_path / "c.yaml", queue_file=tmp_path / "q.yaml")
     told, read = this_machine.files(settings)
     assert (told.level, read.level) == (Level.WARNING, Level.OK)
-    assert "queues.day.max_gpus_by_type: 'bgi' limits nothing; the cluster has big; did you mean big?" in told.detail
+    assert "queues.day.max_gpus_by_type: 'BIG' limits nothing; the cluster has big (did you mean big?)." in told.detail
 
 
 def test_a_clock_that_is_off_is_a_problem(doctor: Callable[[], dict[str, Any]], clock: SkewedClock) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.conftest import Said
 
+from frenzy.settings import CHECKOUT
+
 Command = Callable[..., Said]
 FEW = ("simulate", "--first", "12", "--policy", "frenzy-paper", "--policy", "backfill")
 
@@ -98,9 +100,18 @@ def test_a_queue_file_that_is_refused_names_the_field(frenzy: Command, tmp_path:
     (tmp_path / "queues.yaml").write_text("queues: {default: {weight: -2}}\n")
     said = frenzy("simulate", "--first", "6", "--queues", str(tmp_path / "queues.yaml"))
     assert (said.status, "queues.default.weight" in said.err) == (2, True)
-    (tmp_path / "queues.yaml").write_text("queues: {default: {max_gpus_by_type: {a100: 2}}}\n")
+    (tmp_path / "queues.yaml").write_text("queues: {default: {max_gpus_by_type: {tpu: 2}}}\n")
     said = frenzy("simulate", "--first", "6", "--queues", str(tmp_path / "queues.yaml"))
     assert (said.status, "queues.default.max_gpus_by_type" in said.err, "a100-40" in said.err) == (2, True, True)
+
+
+def test_a_queue_file_is_played_on_a_cluster_without_one_of_its_types(frenzy: Command) -> None:
+    queues = str(CHECKOUT / "include/queues/two-queues.yaml")
+    asked = ("simulate", "--first", "6", "--cluster", "44", "--seed", "0", "--seed", "1", "--queues", queues)
+    said = frenzy(*asked, "--json")
+    assert said.status == 0
+    told = [each for each in json.loads(said.out)["notes"] if "teams.vision.max_gpus_by_type: 'a100-80'" in each]
+    assert len(told) == 1 and "limits nothing; the cluster has rtx-2080-ti" in told[0]
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_simulated(frenzy: Command, tmp_path: Path) -> None:

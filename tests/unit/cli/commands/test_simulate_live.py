@@ -118,14 +118,17 @@ def test_a_snapshot_is_played_under_the_queues_of_a_file(taken: Path, frenzy: Co
     assert bound["scenarios"][0]["makespan_s"] > free["scenarios"][0]["makespan_s"]
 
 
-def test_a_quota_for_a_type_that_neither_queue_nor_change_has_is_refused(
+def test_a_quota_for_a_type_that_neither_queue_nor_change_has_is_told_and_one_for_no_card_is_refused(
     taken: Path, frenzy: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "queues.yaml").write_text("teams: {'*': {max_gpus_by_type: {t4: 1}}}\n")
     asked = ("simulate", "--snapshot", str(taken), "--queues", str(tmp_path / "queues.yaml"))
+    for more, is_told in (((), True), (("--what-if", "add 8 LARGE"), True), (("--what-if", "add 1 t4"), False)):
+        said = frenzy(*asked, *more)
+        assert (said.status, "teams.*.max_gpus_by_type: 't4' limits nothing" in said.out) == (0, is_told)
+    (tmp_path / "queues.yaml").write_text("teams: {'*': {max_gpus_by_type: {tpu: 1}}}\n")
     said = frenzy(*asked)
     assert (said.status, "teams.*.max_gpus_by_type" in said.err) == (2, True)
-    assert frenzy(*asked, "--what-if", "add 1 t4").status == 0
 
 
 def test_options_that_make_another_workload_are_refused_beside_a_snapshot(taken: Path, frenzy: Command) -> None:

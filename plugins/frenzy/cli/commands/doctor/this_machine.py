@@ -75,7 +75,7 @@ def files(settings: Settings) -> Iterator[Finding]:
     if settings.launcher is LauncherKind.LOCAL:
         cluster = load_cluster(settings.cluster_file)
         read.append(f"cluster {settings.cluster_file}")
-        for each in rules.unknown_gpu_types(cluster.types_by_name):
+        for each in rules.unknown_gpu_types(cluster.gpu_types):
             detail = f"{settings.queue_file}: {each.path}: {each.value} limits nothing; {each.allowed}."
             yield warning("settings", detail, "Correct the name in the queue file.")
     else:

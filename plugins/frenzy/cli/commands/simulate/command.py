@@ -184,7 +184,7 @@ def simulate_workloads(
 
 def _results(specs: Sequence[WorkloadSpec], policies: Sequence[str], notes: list[str]) -> Iterator[SimResult]:
     """Workloads are made one at a time: a large one takes memory."""
-    from frenzy.adapters.spec.queue_file import check_gpu_types
+    from frenzy.adapters.spec.queue_file import idle_quotas
     from frenzy.cli.commands.simulate.progress_bar import Runs
     from frenzy.sim.registry import scheduler_named
     from frenzy.sim.workloads import make_workload
@@ -194,7 +194,8 @@ def _results(specs: Sequence[WorkloadSpec], policies: Sequence[str], notes: list
     with Runs(err(), len(specs) * len(policies)) as runs:
         for spec in specs:
             workload = make_workload(spec)
-            check_gpu_types(spec.queues, workload.scenario.cluster)
+            if spec is specs[0]:  # all are played on one cluster
+                notes += idle_quotas(spec.queues, workload.scenario.cluster)
             if not workload.scenario.jobs:
                 raise _nothing_to_simulate(spec, workload)
             notes += _left_out(spec.name, workload.left_out)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frenzy.adapters.spec.queue_file import check_gpu_types, load_queue_rules
+from frenzy.adapters.spec.queue_file import idle_quotas, load_queue_rules
 from frenzy.cli.commands.simulate.output import check_folder, tell
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.tables import Grid, grid
 from frenzy.sim.answer import Answer, answer, side_by_side
-from frenzy.sim.cluster_changes import what_if
+from frenzy.sim.cluster_changes import Changed, what_if
 from frenzy.sim.registry import scheduler_named
 from frenzy.sim.reports.figures import TimeUnit, unit_for
 from frenzy.sim.reports.report import Report, write_report
@@ -54,15 +54,18 @@ def simulate_snapshot(
     snapshot = live_snapshot() if source is None else read_snapshot(source)
     if queues is not None:
         snapshot = replace(snapshot, queues=load_queue_rules(queues))
-        played = what_if(snapshot, ", ".join(changes)).snapshot if changes else snapshot
-        check_gpu_types(snapshot.queues, played.facts.cluster, snapshot.facts.cluster)
+    change = ", ".join(changes)
+    changed = what_if(snapshot, change) if change else Changed(snapshot=snapshot)
+    if queues is not None:
+        idle = idle_quotas(snapshot.queues, changed.snapshot.facts.cluster, snapshot.facts.cluster)
+        changed = replace(changed, notes=(*changed.notes, *idle))
     named = [scheduler_named(name, snapshot.queues) for name in dict.fromkeys(policies)]
     schedulers: list[Scheduler] = [*named] or [product_scheduler(snapshot)]
-    if changes:
-        _tell_what_if(snapshot, ", ".join(changes), schedulers, output, as_json=as_json)
+    if change:
+        _tell_what_if(snapshot, change, changed, schedulers, output, as_json=as_json)
         return 0
     results = _played([(snapshot, each) for each in schedulers])
-    report = _report(snapshot, results, {})
+    report = _report(snapshot, results, {}, changed.notes)
     tell(report, output, as_json=as_json)
     if not as_json:
         for each in results:
@@ -72,10 +75,15 @@ def simulate_snapshot(
 
 
 def _tell_what_if(
-    snapshot: QueueSnapshot, change: str, schedulers: Sequence[Scheduler], output: Path | None, *, as_json: bool
+    snapshot: QueueSnapshot,
+    change: str,
+    changed: Changed,
+    schedulers: Sequence[Scheduler],
+    output: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """One answer for each of ``schedulers``; as JSON a list where there are several."""
-    changed = what_if(snapshot, change)
     played = _played([(each, scheduler) for scheduler in schedulers for each in (snapshot, changed.snapshot)])
     pairs = list(zip(played[::2], played[1::2], strict=True))
     answers = [answer(snapshot, change, changed, before, after) for before, after in pairs]
