@@ -85,6 +85,7 @@ def plan_offline(
     every_plan: also those that another one beats in everything, and all that are refused. told: called
     with how many parts of a trace are done, and of how many.
     """
+    from frenzy.adapters.k8s.inventory.products import cards_sold_as
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
     from frenzy.core.planning.model_notes import model_line, model_notes
@@ -93,7 +94,12 @@ def plan_offline(
     shape, trace = _model_of(job, settings, told)
     known = _steps(job)
     request = PlanRequest(
-        job=job, shape=shape, total_steps=known.number, seconds_to_deadline=_seconds_to_deadline(job), trace=trace
+        job=job,
+        shape=shape,
+        total_steps=known.number,
+        seconds_to_deadline=_seconds_to_deadline(job),
+        trace=trace,
+        sold_as=cards_sold_as,
     )
     calibration = _calibration_of(job, shape)
     candidates = plan_candidates(replace(request, every_plan=every_plan), there, calibration, policy)

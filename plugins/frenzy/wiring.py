@@ -14,6 +14,7 @@ from frenzy.adapters.calibration_file import calibration_of_release, default_cal
 from frenzy.adapters.connection_settings import settings_of_airflow
 from frenzy.adapters.files.job_store import FolderJobStore
 from frenzy.adapters.files.run_store import FsspecRunStore
+from frenzy.adapters.k8s.inventory.products import cards_sold_as
 from frenzy.adapters.k8s.pod_rules import PodRules, load_pod_rules
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.adapters.local.local_launcher import LocalLauncher
@@ -125,6 +126,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
         inventory=inventory(settings),
         calibration=default_calibration(),
         of_release=calibration_of_release,
+        sold_as=cards_sold_as,
         policy=policy_named(settings.placement_policy.value, cpus_per_gpu=cpus_per_gpu(settings)),
         marp_policy=settings.memory_policy.value,
         lease_s=settings.lease_s,

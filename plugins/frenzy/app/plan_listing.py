@@ -265,6 +265,7 @@ def _request(facts: PlanFacts, services: Services, run: RunRecord, following: Ne
         trace=trace_in(run.model_config),
         known_tokens=run.data_facts.vocab_size,
         reported_release=facts.reported_release,
+        sold_as=services.sold_as,
     )
 
 

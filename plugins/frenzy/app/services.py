@@ -12,6 +12,7 @@ from frenzy.core.memory.residuals import MEMORY_MODEL
 from frenzy.core.runs.ledger import Attempt, Event, RunRecord
 from frenzy.core.scheduling import Policy, schedule, with_queues
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.gpu_catalogue import SoldAs, sold_as_nothing
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.scheduling_facts import Action, SchedulingFacts
@@ -39,7 +40,7 @@ class Services:
 
     policy: without queues and quotas, which may change while the service runs (``current_policy``). lease_s: a
     lease without a heartbeat for so long is suspect. sources: from where data may be read for users. of_release: the
-    calibration for another release of transformers, which scripts may have.
+    calibration for another release of transformers, which scripts may have. sold_as: as of ``PlanRequest``.
     """
 
     clock: Clock
@@ -56,6 +57,7 @@ class Services:
     sources: SourceRules = SourceRules()
     schedule: Scheduler = schedule
     of_release: Callable[[str], Calibration] | None = None
+    sold_as: SoldAs = sold_as_nothing
 
     @property
     def current_policy(self) -> Policy:

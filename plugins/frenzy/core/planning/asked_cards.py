@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.gpu_catalogue import CATALOGUE, type_key, types_named
+from frenzy.core.values.gpu_catalogue import (
+    CATALOGUE,
+    SoldAs,
+    card_called,
+    sold_as_nothing,
+    type_key,
+    types_named,
+)
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.resource_plan import PlanShape
-
-SoldAs = Callable[[str], Iterable[GpuType]]
 
 _CARDS: Final = re.compile(r"\s*(?:(\d{1,5})\s*[x*]\s*)?([\w -]+?)\s*", re.IGNORECASE)
 _PLAN: Final = re.compile(
@@ -23,12 +28,12 @@ _PLAN: Final = re.compile(
 # A workstation's or a server's usual host memory for each byte of its cards, and cores for each card.
 _HOST_SHARE: Final = 2
 _CPUS: Final = 8.0
-# What the servers that are sold have at most; racks such as NVL72 are joined nodes of four.
+# Of cards that the catalogue does not have.
 _CARDS_OF_A_NODE: Final = 8
 
 
 def plan_asked_for(
-    text: str, own: Cluster | None = None, sold_as: SoldAs = lambda _: ()
+    text: str, own: Cluster | None = None, sold_as: SoldAs = sold_as_nothing
 ) -> tuple[Cluster, PlanShape] | None:
     """The cards and the settings of a plan's name, ``8xa100-80-z3-mb2-ckpt``; None for a text that ends in none.
 
@@ -50,13 +55,13 @@ def plan_asked_for(
     return there, shape
 
 
-def nodes_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = lambda _: ()) -> Cluster:
+def nodes_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = sold_as_nothing) -> Cluster:
     """Nodes with these cards, as few as there may be, each with twice its cards' memory and eight cores for a card.
 
-    A node has eight cards at most, or as many as one of ``own`` has of them. own: a cluster whose types count before
-    those of the catalogue; the nodes then have as much host memory as theirs. sold_as: the cards that a driver's name
-    may mean. Raises PermanentError (BAD_CONFIG_OR_DATA) for a text that is none, and for a name that no card has, or
-    several have.
+    A node has as many cards at most as servers that are sold with them, or as one of ``own`` has. own: a cluster whose
+    types count before those of the catalogue; the nodes then have as much host memory as theirs. sold_as: the cards
+    that a driver's name may mean. Raises PermanentError (BAD_CONFIG_OR_DATA) for a text that is none, and for a name
+    that no card has, or several have.
     """
     found = _CARDS.fullmatch(cards)
     count = int(found[1] or 1) if found else 0
@@ -65,7 +70,9 @@ def nodes_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = lam
     own = own or Cluster((), ())
     gpu = _card(found[2], own, sold_as)
     theirs = [each for each in own.nodes if each.gpu_type == gpu.name]
-    widest = max((_CARDS_OF_A_NODE, *(each.num_gpus for each in theirs)))
+    sold = CATALOGUE.get(card_called(gpu.name) or "")
+    usual = _CARDS_OF_A_NODE if sold is None else sold.cards_of_a_node
+    widest = max((usual, *(each.num_gpus for each in theirs)))
     sizes = [min(widest, count - before) for before in range(0, count, widest)]
     return Cluster((gpu,), tuple(_node(number, size, gpu, theirs) for number, size in enumerate(sizes, start=1)))
 
@@ -84,8 +91,7 @@ def _node(number: int, num_gpus: int, gpu: GpuType, theirs: Sequence[Node]) -> N
 def _card(name: str, own: Cluster, sold_as: SoldAs) -> GpuType:
     """The card that the name means, of ``own`` before others; else the only one that is sold by it."""
     catalogue = [each.gpu for each in CATALOGUE.values()]
-    similar = types_named(name, own.gpu_types) or types_named(name, catalogue)
-    similar = similar or tuple(own.types_by_name.get(each.name, each) for each in sold_as(name))
+    similar = types_named(name, own.gpu_types, sold_as) or types_named(name, catalogue, sold_as)
     if len(similar) != 1:
         which = f"it may be {', '.join(sorted(each.name for each in similar))}" if similar else "it is not known"
         known = {type_key(each.name): each.name for each in (*catalogue, *own.gpu_types)}

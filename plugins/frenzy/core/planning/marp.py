@@ -216,7 +216,7 @@ def _candidates(
 def _on_types(request: PlanRequest, cluster: Cluster) -> PlanRequest:
     """``request`` with the cluster's own names of the types that its job allows; what it does not have stays."""
     constraints = request.job.constraints
-    named = ((each, types_named(each, cluster.gpu_types)) for each in constraints.gpu_types)
+    named = ((each, types_named(each, cluster.gpu_types, request.sold_as)) for each in constraints.gpu_types)
     own = tuple(dict.fromkeys(name for asked, found in named for name in ([each.name for each in found] or [asked])))
     if own == constraints.gpu_types:
         return request

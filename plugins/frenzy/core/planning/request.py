@@ -8,6 +8,7 @@ from frenzy.core.memory.measured_runs import NOTHING_MEASURED, MeasuredRuns
 from frenzy.core.memory.model_trace import ModelTrace
 from frenzy.core.memory.residuals import NOTHING_LEARNED, Residuals, residual_family
 from frenzy.core.models.parameters import ModelShape
+from frenzy.core.values.gpu_catalogue import SoldAs, sold_as_nothing
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.resource_plan import PlanShape
 
@@ -25,7 +26,7 @@ class PlanRequest:
     for GPUs that there are. micro_batch_size: of the only plans that are looked at. measured_runs: what runs of the
     same script took, where nobody names its model. trace: of a model whose family has no coefficients. known_tokens:
     of a tokenizer that exists already, where its size is known. reported_release: of transformers, as the agent
-    found it installed beside the script.
+    found it installed beside the script. sold_as: what drivers' names in constraints.gpu_types may mean.
     """
 
     job: TrainingJob
@@ -43,6 +44,7 @@ class PlanRequest:
     trace: ModelTrace | None = None
     known_tokens: int | None = None
     reported_release: str | None = None
+    sold_as: SoldAs = sold_as_nothing
 
     @property
     def is_narrowed(self) -> bool:

@@ -12,7 +12,7 @@ form factor has it, else the PCIe slot. Prices are the cluster's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,14 +23,21 @@ _TERA: Final = 1e12
 _GIGA: Final = 1e9
 _FIRST_WITH_BF16: Final = (8, 0)
 
+SoldAs = Callable[[str], Iterable[GpuType]]
+"""The cards that a driver's name may mean."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """One card, what joins it to its neighbours, and the document its rates are from."""
+    """One card, what joins it to its neighbours, and the document its rates are from.
+
+    cards_of_a_node: the most that the servers have which are sold with it.
+    """
 
     gpu: GpuType
     link: str
     source: str
+    cards_of_a_node: int
 
 
 class _Link(NamedTuple):
@@ -63,6 +70,7 @@ class _Card(NamedTuple):
     power_w: float
     compute_capability: str
     source: str
+    cards_of_a_node: int = 8
 
     @property
     def bf16(self) -> float:
@@ -83,13 +91,17 @@ class _Card(NamedTuple):
             compute_capability=self.compute_capability,
             power_w=self.power_w,
         )
-        return CatalogueEntry(gpu=gpu, link=self.link.name, source=self.source)
+        return CatalogueEntry(gpu=gpu, link=self.link.name, source=self.source, cards_of_a_node=self.cards_of_a_node)
 
 
 _BLACKWELL: Final = (
-    _Card("gb300", 276.7, 2500, 1250, 80, 8000, _nvlink(5, 900), 1400, "10.3", "NVIDIA GB300 NVL72 datasheet, per GPU"),
+    _Card(
+        "gb300", 276.7, 2500, 1250, 80, 8000, _nvlink(5, 900), 1400, "10.3", "NVIDIA GB300 NVL72 datasheet, per GPU", 4
+    ),
     _Card("b300", 267.7, 2250, 1125, 75, 8000, _nvlink(5, 900), 1100, "10.3", "NVIDIA HGX B300 datasheet, per GPU"),
-    _Card("gb200", 184.3, 2500, 1250, 80, 8000, _nvlink(5, 900), 1200, "10.0", "NVIDIA GB200 NVL72 datasheet, per GPU"),
+    _Card(
+        "gb200", 184.3, 2500, 1250, 80, 8000, _nvlink(5, 900), 1200, "10.0", "NVIDIA GB200 NVL72 datasheet, per GPU", 4
+    ),
     _Card("b200", 178.3, 2250, 1125, 75, 7700, _nvlink(5, 900), 1000, "10.0", "NVIDIA HGX/DGX B200 datasheet, per GPU"),
     _Card("rtx-pro-6000", 94.9, 503.8, 251.9, 126, 1792, _PCIE5, 600, "12.0", "NVIDIA RTX PRO Blackwell paper"),
     _Card("rtx-5090", 31.3, 209.5, 104.8, 104.8, 1792, _PCIE5, 575, "12.0", "NVIDIA RTX Blackwell architecture paper"),
@@ -154,6 +166,8 @@ CATALOGUE: Final[Mapping[str, CatalogueEntry]] = {
 }
 # A driver says some percent more than CUDA leaves to programs.
 _SAME_MEMORY: Final = 0.12
+# Part of a name that is no size of memory: GeForce cards are known by four digits.
+_PART: Final = re.compile(r"[a-z]|\d{4}", re.IGNORECASE)
 
 
 def card_called(name: str) -> str | None:
@@ -166,12 +180,17 @@ def card_called(name: str) -> str | None:
     return card if abs(CATALOGUE[card].gpu.memory_bytes / GIB - int(size)) <= _SAME_MEMORY * int(size) else None
 
 
-def types_named(asked: str, types: Iterable[GpuType]) -> tuple[GpuType, ...]:
+def sold_as_nothing(_name: str) -> Iterable[GpuType]:
+    """No driver's name is known."""
+    return ()
+
+
+def types_named(asked: str, types: Iterable[GpuType], sold_as: SoldAs = sold_as_nothing) -> tuple[GpuType, ...]:
     """Those of ``types`` that ``asked`` means, as people write cards: ``RTX4090``, ``NVIDIA H100 80GB``, ``4090``.
 
     Case, punctuation and the maker count only between types that differ in nothing else. The type of that name, else of
-    that card; where the catalogue does not
-    have such a card either, all types whose name begins or ends so: ``A100`` is each A100, ``A10`` is none.
+    that card. Where the catalogue does not have such a card either, all types whose name begins or ends so (``A100`` is
+    each A100, ``A10`` is none, ``80`` is but a size), else those of the cards that ``sold_as`` tells.
     """
     known = tuple(types)
     for spelling in (str, type_key, _card_key):
@@ -180,7 +199,9 @@ def types_named(asked: str, types: Iterable[GpuType]) -> tuple[GpuType, ...]:
             return same
     if _card_key(asked) in map(type_key, CATALOGUE):
         return ()
-    return tuple(each for each in known if type_key(asked) in _ends(each.name))
+    if _PART.search(asked):
+        same = tuple(each for each in known if type_key(asked) in _ends(each.name))
+    return same or tuple(each for card in sold_as(asked) for each in types_named(card.name, known))
 
 
 def type_key(name: str) -> str:

@@ -132,9 +132,10 @@ def test_cards_are_known_as_people_write_them(text: str, name: str, count: int) 
 
 
 @pytest.mark.parametrize(
-    ("text", "nodes"), [("16xH100-80", [8, 8]), ("12xa100-80", [8, 4]), ("8xh100", [8]), ("3xT4", [3])]
+    ("text", "nodes"),
+    [("16xH100-80", [8, 8]), ("12xa100-80", [8, 4]), ("8xh100", [8]), ("3xT4", [3]), ("8xGB200", [4, 4])],
 )
-def test_a_node_has_eight_cards_at_most(text: str, nodes: list[int]) -> None:
+def test_a_node_has_as_many_cards_as_the_servers_that_are_sold(text: str, nodes: list[int]) -> None:
     found = nodes_of_cards(text).nodes
 
     assert [each.num_gpus for each in found] == nodes

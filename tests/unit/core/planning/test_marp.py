@@ -22,6 +22,7 @@ from tests.unit.core.marp_values import (
     virtual,
 )
 
+from frenzy.adapters.k8s.inventory.products import cards_sold_as
 from frenzy.core.memory.activation_coefficients import Attention
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import plan_candidates, remedies, smallest_remedy
@@ -169,14 +170,19 @@ def test_a_type_that_the_cluster_does_not_have_is_told_beside_those_it_has() -> 
 
 
 @pytest.mark.parametrize("policy", ["closed-form", "paper"])
-def test_a_type_may_be_written_as_people_write_cards(policy: str) -> None:
-    types = tuple(dataclasses.replace(virtual("c", 700, 60, 0.5), name=name) for name in ("rtx-4090", "t4"))
-    cluster = Cluster(types, (node("one", "rtx-4090", 2), node("two", "t4", 2)))
-    asked = request(of=job(constraints=ConstraintsSpec(gpu_types=("RTX4090",))))
+@pytest.mark.parametrize(
+    ("written", "meant"), [("RTX4090", "rtx-4090"), ("NVIDIA H100 80GB HBM3", "h100-80"), ("A100-SXM4-80GB", "a100-80")]
+)
+def test_a_type_may_be_written_as_people_and_drivers_write_cards(policy: str, written: str, meant: str) -> None:
+    names = ("rtx-4090", "h100-80", "a100-80", "t4")
+    types = tuple(dataclasses.replace(virtual("c", 700, 60, 0.5), name=name) for name in names)
+    cluster = Cluster(types, tuple(node(name, name, 2) for name in names))
+    asked = request(of=job(constraints=ConstraintsSpec(gpu_types=(written,))))
+    asked = dataclasses.replace(asked, sold_as=cards_sold_as)
 
     found = plan_candidates(asked, cluster, CALIBRATION, policy)
 
-    assert {each.plan.gpu_type for each in feasible(found)} == {"rtx-4090"}
+    assert {each.plan.gpu_type for each in feasible(found)} == {meant}
     assert smallest_remedy(asked, cluster, CALIBRATION, policy).code is ReasonCode.BEST_PLAN
 
 

@@ -76,6 +76,7 @@ def test_the_driver_reports_no_more_than_the_printed_size(name: str) -> None:
         ("L40", "l40s", ""),
         ("A100-80", "a100-40", ""),
         ("mine", "mine-2 t4", "mine-2"),
+        ("80", "h100-80 a100-80", ""),
         ("-", "t4", ""),
     ],
 )
