@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -120,11 +121,19 @@ def plan_offline(
 def _tokenizer_note(job: TrainingJob) -> str | None:
     """That the tokenizer which the job names is no folder here; it may be one where the workers are, or a hub id."""
     name = job.model.tokenizer_used
-    if job.brings_own_data or name in TOKENIZER_KINDS or "://" in name or Path(name).is_dir():
-        return None
     near = get_close_matches(name, TOKENIZER_KINDS, n=1, cutoff=0.7)
+    is_hub_id = not near and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)
+    if job.brings_own_data or name in TOKENIZER_KINDS or "://" in name or is_hub_id or _is_folder(name):
+        return None
     meant = f" Did you mean {near[0]}?" if near else ""
     return f"model.tokenizer {name!r} is no folder here: a run takes it for one of its workers' or for a hub id.{meant}"
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except OSError:  # too long a name, or below a closed folder
+        return False
 
 
 def _joined(*notes: str | None) -> str | None:

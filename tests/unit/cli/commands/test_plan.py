@@ -402,7 +402,10 @@ def test_data_that_are_not_there_are_told_although_the_plans_need_none(
     ("tokenizer", "note"),
     [
         ("bytes", "model.tokenizer 'bytes' is no folder here"),
-        ("one/words", "model.tokenizer 'one/words' is no folder here"),
+        ("words", "model.tokenizer 'words' is no folder here"),
+        ("/one/words", "model.tokenizer '/one/words' is no folder here"),
+        ("n" * 300, "model.tokenizer 'nnn"),
+        ("meta-llama/Llama-3.1-8B", None),
         ("jobs", None),
         ("train", None),
     ],
