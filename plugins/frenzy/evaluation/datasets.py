@@ -107,7 +107,8 @@ def read_dataset(
 ) -> tuple[PublishedRow, ...]:
     """All rows of ``file``, in its order, with the coefficients of the release each was run with.
 
-    Raises PermanentError when the file is missing or has the columns of no known data set.
+    Raises PermanentError when the file is missing or has the columns of no known data set: then with those that may
+    have been meant for required ones.
     """
     if not file.is_file():
         raise _refused(f"{file} is not a file.", "Name a CSV file.")
@@ -115,7 +116,10 @@ def read_dataset(
     known = next((each for each in formats if set(each.columns) <= set(columns)), None)
     if known is None:
         names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in formats)
-        raise _refused(f"The columns of {file} are those of no known data set.", f"Known columns: {names}.")
+        nearest = max(formats, key=lambda each: len(set(each.columns) & set(columns)))
+        hints = [_with_hint(*each) for each in _unknown(columns, nearest, nearest.columns).items() if each[1]]
+        unlike = f" Unknown: {', '.join(hints)}." if hints else ""
+        raise _refused(f"The columns of {file} are those of no known data set.{unlike}", f"Known columns: {names}.")
     if not table:
         raise _refused(f"{file} has no rows.", "Add rows below the line of columns.")
     release = known.release or release_of_file(file, with_liger=any(map(read_fms.has_liger, table)))
@@ -130,20 +134,47 @@ def unread_columns(file: Path, formats: Sequence[DatasetFormat] = FORMATS) -> tu
     """
     columns = _table(file)[0]
     of = next((each for each in formats if set(each.columns) <= set(columns)), None)
-    missing = [] if of is None else [each for each in of.known if each not in columns]
-    found = []
-    for name in columns:
-        if of is None or not name or name in of.known:
-            continue
-        near = get_close_matches(name.lower(), missing, n=1, cutoff=_SLIP if of.has_others else _MEANT)
-        if near or not of.has_others:
-            found.append(f"{name} (did you mean {near[0]}?)" if near else name)
-    return tuple(found)
+    unknown = {} if of is None else _unknown(columns, of, of.known)
+    return tuple(_with_hint(*each) for each in unknown.items() if each[1] or (of and not of.has_others))
 
 
-# As alike are a slip and what was meant, and another name and what it may stand for.
+def _unknown(columns: Sequence[str], of: DatasetFormat, fields: Sequence[str]) -> dict[str, str | None]:
+    """The columns that ``of`` does not know, each with the one of ``fields`` that is missing and may be meant."""
+    missing = [each for each in fields if each not in columns]
+    alike = _SLIP if of.has_others else _MEANT
+    return {name: _meant(name.lower(), missing, alike) for name in columns if name and name not in of.known}
+
+
+def _meant(name: str, missing: Sequence[str], alike: float) -> str | None:
+    if _SYNONYMS.get(name) in missing:
+        return _SYNONYMS[name]
+    return next(iter(get_close_matches(name, missing, n=1, cutoff=alike)), None)
+
+
+def _with_hint(name: str, meant: str | None) -> str:
+    return f"{name} (did you mean {meant}?)" if meant else name
+
+
+# As alike are a slip and what was meant, of a file that has other columns, too, and of one that has not.
 _SLIP: Final = 0.85
-_MEANT: Final = 0.6
+_MEANT: Final = 0.75
+# What other tools call the same, and no likeness tells.
+_SYNONYMS: Final = {
+    "batch_size": "micro_batch",
+    "per_device_train_batch_size": "micro_batch",
+    "seq_len": "sequence_length",
+    "max_seq_length": "sequence_length",
+    "model_name_or_path": "model",
+    "world_size": "num_gpus",
+    "gradient_accumulation_steps": "accumulation",
+    "gradient_checkpoint": "checkpointing",
+    "gradient_checkpointing": "checkpointing",
+    "dtype": "precision",
+    "optim": "optimizer",
+    "attn_implementation": "attention",
+    "lora_r": "lora_rank",
+    "target_modules": "lora_targets",
+}
 
 
 def _table(file: Path) -> tuple[tuple[str, ...], list[Cells]]:

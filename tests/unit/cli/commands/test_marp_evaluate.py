@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.cli.main import run
+from frenzy.evaluation import read_fms
 from frenzy.evaluation.datasets import unread_columns
+from frenzy.evaluation.published import UnknownRow
 from frenzy.evaluation.read_own import KNOWN
 from frenzy.settings import CHECKOUT
 
@@ -42,7 +48,7 @@ def test_the_tables_name_every_goal(file: Path, capsys: pytest.CaptureFixture[st
 def own(tmp_path: Path) -> Path:
     rows = ("Llama-2-7b-hf,torch,a100-80,1,512,70,true,3", "Llama-2-7b-hf,torch,a100-80,1,512,69,true,4")
     mine = tmp_path / "own.csv"
-    columns = "model,framework,gpu,micro_batch,sequence_length,peak_gib,gradient_checkpoint,my_id"
+    columns = "model,framework,gpu,micro_batch,sequence_length,peak_gib,gradient_checkpoint,explanation"
     mine.write_text("\n".join((columns, *rows)) + "\n", encoding="utf-8")
     return mine
 
@@ -51,13 +57,23 @@ def test_columns_that_nothing_reads_are_named_with_what_may_have_been_meant(
     own: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(["marp", "evaluate", str(own)])
-    assert "nothing reads: gradient_checkpoint (did you mean checkpointing?), my_id." in capsys.readouterr().err
+    assert "nothing reads: gradient_checkpoint (did you mean checkpointing?), explanation." in capsys.readouterr().err
 
     run(["marp", "evaluate", str(file)])
     assert capsys.readouterr().err == "", "the benchmark has columns of its own results"
     file.write_text(file.read_text(encoding="utf-8").replace("lora_dropout", "lora_dropouts"), encoding="utf-8")
     run(["marp", "evaluate", str(file)])
     assert "nothing reads: lora_dropouts (did you mean lora_dropout?)." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["microbatch", "batch_size", "Micro_Batch"])
+def test_a_required_column_of_another_name_is_refused_with_the_one_that_was_meant(
+    own: Path, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.write_text(own.read_text(encoding="utf-8").replace("micro_batch", written), encoding="utf-8")
+    assert run(["marp", "evaluate", str(own)]) != 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"no known data set. Unknown: {written} (did you mean micro_batch?)." in said
 
 
 def test_each_data_set_has_its_verdict_in_a_line(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +91,21 @@ def test_the_columns_that_are_known_are_those_of_the_page_and_of_the_shipped_fil
     assert described | others == set(KNOWN)
     for shipped in FMS.parent.glob("deepspeed_[gr]*.csv"):
         assert unread_columns(shipped) == ()
+
+
+def test_the_columns_that_are_known_of_the_benchmark_are_those_that_its_reader_reads() -> None:
+    read = {"transformers"}  # of a row, whoever reads the rest of it
+
+    class Noted(dict[str, str]):
+        def get(self, key: str, default: Any = None) -> Any:
+            read.add(key)
+            return super().get(key, default)
+
+    with FMS.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            with suppress(UnknownRow):
+                read_fms.read_row(Noted(row), 1, default_calibration())
+    assert read == set(read_fms.KNOWN)
 
 
 def test_a_file_is_required(capsys: pytest.CaptureFixture[str]) -> None:
