@@ -53,6 +53,11 @@ def test_the_scheduler_counts_as_many_cpus_for_a_gpu_as_its_pod_requests(tmp_pat
     assert services_for(Settings(home=tmp_path, pod_rules_file=rules), url).policy.cpus_per_gpu == 1
 
 
+def test_cards_of_jobs_are_known_by_their_drivers_names(tmp_path: Path) -> None:
+    services = services_for(Settings(home=tmp_path), f"sqlite:///{tmp_path / 'ledger.db'}")
+    assert [each.name for each in services.sold_as("NVIDIA-A100-SXM4-80GB")] == ["a100-80"]
+
+
 # the way to a cluster
 
 

@@ -1,6 +1,6 @@
 """What would come of a queue if the cluster were another: changes in words, and the facts they lead to.
 
-    add 4 L40S          four more GPUs, on new nodes like those there are of the type, else of eight
+    add 4 L40S          four more GPUs, on new nodes like those there are of the type, else as they are sold
     remove 2 A100-40    two fewer, idle ones first; then the jobs that have run least on the type wait again
     drain NODE          the node takes no new work
     undrain NODE        it does again
@@ -25,13 +25,12 @@ from frenzy.adapters.spec.cluster_file import (
 from frenzy.core.runs.views import QueueSnapshot
 from frenzy.core.values.cluster import Cluster, Node, NodeState, held_by_node
 from frenzy.core.values.errors import SpecError, Violation
-from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.gpu_catalogue import CATALOGUE, cards_of_a_node
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.sim.replan import with_plans_for
 
 _FORMS: Final = "add N TYPE, remove N TYPE, drain NODE or undrain NODE"
-_GPUS_PER_NEW_NODE: Final = 8
 _COUNTED: Final = re.compile(r"(add|remove)\s+([1-9][0-9]{0,5})\s+(?:x\s*)?(\S+)", re.IGNORECASE)
 _NAMED: Final = re.compile(r"(drain|undrain)\s+(\S+)", re.IGNORECASE)
 
@@ -111,13 +110,14 @@ def _usual_node(cluster: Cluster, gpu: GpuType) -> Node:
     if like:
         sizes = Counter(node.num_gpus for node in like)
         return max(like, key=lambda node: (sizes[node.num_gpus], node.num_gpus, node.num_cpus, node.host_memory_bytes))
-    host_bytes = DEFAULT_HOST_TO_GPU_MEMORY * gpu.memory_bytes * _GPUS_PER_NEW_NODE
+    num_gpus = cards_of_a_node(gpu.name)
+    host_bytes = DEFAULT_HOST_TO_GPU_MEMORY * gpu.memory_bytes * num_gpus
     return Node(
         name="",
         gpu_type=gpu.name,
-        num_gpus=_GPUS_PER_NEW_NODE,
+        num_gpus=num_gpus,
         host_memory_bytes=max(LEAST_DEFAULT_HOST_BYTES, host_bytes),
-        num_cpus=DEFAULT_CPUS_PER_GPU * _GPUS_PER_NEW_NODE,
+        num_cpus=DEFAULT_CPUS_PER_GPU * num_gpus,
     )
 
 

@@ -444,6 +444,14 @@ def test_a_crash_in_a_cluster_that_is_gone_is_not_called_a_lack_of_memory(airflo
     assert "no plan fits the cluster any more" in verdict.reason.sentence
 
 
+def test_a_card_that_a_job_names_as_its_driver_does_is_planned(airflow: Airflow) -> None:
+    gpu = small_cluster().gpu_types[0]
+    services = replace(airflow.services, sold_as=lambda name: [gpu] if name == "ACME Card 9" else [])
+    job = replace(make_job(), constraints=ConstraintsSpec(gpu_types=("ACME Card 9",)))
+    view = replace(airflow, services=services).register(job)
+    assert {each.plan.gpu_type for each in view.candidates if each.feasible} == {gpu.name}
+
+
 def test_a_node_that_a_run_was_lost_on_is_used_again_once_no_other_could_run_it(airflow: Airflow) -> None:
     whole = small_cluster()
     spec = airflow.begun().place().spec

@@ -179,6 +179,14 @@ def test_a_type_whose_nodes_have_no_gpus_now_gets_nodes_of_the_usual_size() -> N
     assert num_gpus(what_if(empty, "add 4 T4")) == {"e": 0, "what-if-1": 4}
 
 
+def test_a_type_without_nodes_gets_those_that_are_sold() -> None:
+    grown = num_gpus(what_if(replace(snapshot(), planning={}), "add 8 GB200"))
+    assert {name: count for name, count in grown.items() if name.startswith("what-if")} == {
+        "what-if-1": 4,
+        "what-if-2": 4,
+    }
+
+
 def test_removed_gpus_are_those_that_jobs_could_have() -> None:
     found = snapshot()
     nodes = [node("ready", "t4", 4), node("lost", "t4", 8, state=NodeState.LOST)]

@@ -12,7 +12,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.gpu_catalogue import (
     CATALOGUE,
     SoldAs,
-    card_called,
+    cards_of_a_node,
     sold_as_nothing,
     type_key,
     types_named,
@@ -28,8 +28,6 @@ _PLAN: Final = re.compile(
 # A workstation's or a server's usual host memory for each byte of its cards, and cores for each card.
 _HOST_SHARE: Final = 2
 _CPUS: Final = 8.0
-# Of cards that the catalogue does not have.
-_CARDS_OF_A_NODE: Final = 8
 
 
 def plan_asked_for(
@@ -70,9 +68,7 @@ def nodes_of_cards(cards: str, own: Cluster | None = None, sold_as: SoldAs = sol
     own = own or Cluster((), ())
     gpu = _card(found[2], own, sold_as)
     theirs = [each for each in own.nodes if each.gpu_type == gpu.name]
-    sold = CATALOGUE.get(card_called(gpu.name) or "")
-    usual = _CARDS_OF_A_NODE if sold is None else sold.cards_of_a_node
-    widest = max((usual, *(each.num_gpus for each in theirs)))
+    widest = max((cards_of_a_node(gpu.name), *(each.num_gpus for each in theirs)))
     sizes = [min(widest, count - before) for before in range(0, count, widest)]
     return Cluster((gpu,), tuple(_node(number, size, gpu, theirs) for number, size in enumerate(sizes, start=1)))
 

@@ -22,6 +22,7 @@ from frenzy.core.values.units import GIB
 _TERA: Final = 1e12
 _GIGA: Final = 1e9
 _FIRST_WITH_BF16: Final = (8, 0)
+_CARDS_OF_A_NODE: Final = 8
 
 SoldAs = Callable[[str], Iterable[GpuType]]
 """The cards that a driver's name may mean."""
@@ -70,7 +71,7 @@ class _Card(NamedTuple):
     power_w: float
     compute_capability: str
     source: str
-    cards_of_a_node: int = 8
+    cards_of_a_node: int = _CARDS_OF_A_NODE
 
     @property
     def bf16(self) -> float:
@@ -178,6 +179,12 @@ def card_called(name: str) -> str | None:
     if card not in CATALOGUE or not size.isdigit():
         return None
     return card if abs(CATALOGUE[card].gpu.memory_bytes / GIB - int(size)) <= _SAME_MEMORY * int(size) else None
+
+
+def cards_of_a_node(name: str) -> int:
+    """The most that a server has of this card, as it is sold; eight of a card that the catalogue does not have."""
+    card = card_called(name)
+    return _CARDS_OF_A_NODE if card is None else CATALOGUE[card].cards_of_a_node
 
 
 def sold_as_nothing(_name: str) -> Iterable[GpuType]:
