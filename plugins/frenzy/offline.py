@@ -148,8 +148,8 @@ class FitAnswer:
     the job, none where it fits as it is; None where no change was found that makes it fit. job: with the changes.
     candidates: its plans there, or the refused ones of the job as it is. alone: single changes of which any one would
     do, where it does not fit. in_place_of: the plan that was asked for, if any; mends: single changes of which any one
-    makes it fit. model, data_refusal: as of ``OfflinePlan``. note: also why a cluster file was not heeded; None when
-    all is well.
+    makes it fit. model, data_refusal: as of ``OfflinePlan``. note: also why a cluster file was not heeded, what that
+    plan is taken to have needed, and which network between nodes; None when all is well.
     """
 
     cards: str
@@ -188,7 +188,15 @@ def fit_offline(
     """
     from frenzy.adapters.k8s.inventory.products import cards_sold_as
     from frenzy.core.planning.asked_cards import nodes_of_cards, plan_asked_for
-    from frenzy.core.planning.marp import PlanRequest, after_failure, mending_changes, plan_candidates, remedies
+    from frenzy.core.planning.estimated_plans import network_taken
+    from frenzy.core.planning.marp import (
+        PlanRequest,
+        after_failure,
+        assumed_of_failure,
+        mending_changes,
+        plan_candidates,
+        remedies,
+    )
     from frenzy.core.planning.model_notes import model_line, model_notes
 
     own, note = _types_in(cluster_file, settings)
@@ -199,8 +207,10 @@ def fit_offline(
     steps, left_s = _steps(job), _seconds_to_deadline(job)
     request = PlanRequest(job=free, shape=shape, total_steps=steps.number, seconds_to_deadline=left_s, trace=trace)
     calibration = _calibration_of(job, shape)
+    assumed = ""
     if failed is not None:
         request = after_failure(failed, request, there, calibration, policy)
+        assumed = assumed_of_failure(failed, request, there, calibration)
     candidates = plan_candidates(request, there, calibration, policy)
     changes: tuple[Change, ...] | None = ()
     alone: tuple[SingleChange, ...] = ()
@@ -212,6 +222,8 @@ def fit_offline(
         if remedy is not None:
             candidates = plan_candidates(remedy.request, there, calibration, policy)
             free = remedy.request.job
+    leaves_node = any(each.leaves_node for each in (*mends, *alone))
+    network = network_taken(there.gpu_types, calibration) if leaves_node else ""
     return FitAnswer(
         cards=_cards_of(there),
         host_memory_bytes=there.nodes[0].host_memory_bytes,
@@ -223,7 +235,7 @@ def fit_offline(
         mends=mends,
         model=model_line(free, shape, steps.number),
         data_refusal=steps.refusal,
-        note=_joined(note, steps.note, _tokenizer_note(free), *model_notes(free, shape)),
+        note=_joined(note, steps.note, assumed, network, _tokenizer_note(free), *model_notes(free, shape)),
     )
 
 

@@ -14,7 +14,7 @@ from frenzy.core.memory.model_trace import trace_in
 from frenzy.core.memory.residuals import Residuals
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.estimated_plans import coefficients_of
-from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies, smallest_remedy
+from frenzy.core.planning.marp import PlanRequest, mends_plans, plan_candidates, remedies, smallest_remedy
 from frenzy.core.planning.plan_remedies import Remedy
 from frenzy.core.planning.script_plans import UNNAMED_MODEL
 from frenzy.core.runs.ledger import CalibrationSample, JobState, NextAttempt, RunRecord, since_registered, versions_key
@@ -186,7 +186,7 @@ def _choice(facts: PlanFacts, services: Services, run: RunRecord, following: Nex
         candidates=candidates,
         plans=(),
         following=following,
-        refusal=_no_plan(following),
+        refusal=_no_plan(following, services.marp_policy),
         final_state=_refused_state(following),
     )
 
@@ -279,7 +279,7 @@ def _written_by(run: RunRecord, following: NextAttempt | None) -> PlanShape | No
     return None if following.previous is None else following.previous.shape
 
 
-def _no_plan(following: NextAttempt) -> Reason:
+def _no_plan(following: NextAttempt, policy: str) -> Reason:
     if following.previous is None:
         return Reason(code=ReasonCode.NEVER_FITS)
     if following.reason.code not in MEMORY_REASONS:
@@ -289,7 +289,12 @@ def _no_plan(following: NextAttempt) -> Reason:
             remedy="Bring back the GPUs that it ran on, or add others, and clear the run's tasks.",
         )
     failed = following.previous
-    mending = f" frenzy plan FILE --fit {failed.plan_id} lists what alone would mend it." if failed.is_timed else ""
+    mending = (
+        f" frenzy plan FILE --fit {failed.plan_id} lists what alone would mend it; it does not know of the others that "
+        "were tried."
+        if failed.is_timed and mends_plans(policy)
+        else ""
+    )
     return Reason(
         code=ReasonCode.NO_OTHER_PLAN,
         detail=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from tests.in_memory.sources import FixedInventory
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import small_cluster
 
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.app.cancellation import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view, view_of
@@ -18,6 +20,7 @@ from frenzy.app.reconciliation import reconcile, reconcile_targets
 from frenzy.app.services import require_run
 from frenzy.app.settlement import end_attempt
 from frenzy.core.lifecycle.why import why
+from frenzy.core.planning.asked_cards import plan_asked_for
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.runs.steps import steps_are_estimated
@@ -107,7 +110,8 @@ def test_the_budget_of_moves_bounds_recovery(airflow: Airflow) -> None:
     assert run_view(airflow.services, airflow.key).run.state is JobState.FAILED_OOM
 
 
-def test_out_of_memory_on_the_last_plan_names_the_command_that_lists_what_mends_it(airflow: Airflow) -> None:
+def out_of_memory_on_every_plan(airflow: Airflow) -> str:
+    """The remedy of the run's end."""
     airflow.begun(make_job(max_reschedules=50))
     attempt = 1
     airflow.end(attempt, 97)
@@ -116,9 +120,24 @@ def test_out_of_memory_on_the_last_plan_names_the_command_that_lists_what_mends_
         attempt += 1
         airflow.launch(attempt)
         airflow.end(attempt, 97)
-    last = run_view(airflow.services, airflow.key).attempts[-1].plan
     assert verdict.reason.code is ReasonCode.NO_OTHER_PLAN
-    assert f"frenzy plan FILE --fit {last.plan_id} lists" in (verdict.reason.remedy or "")
+    return verdict.reason.remedy or ""
+
+
+def test_out_of_memory_on_the_last_plan_names_the_command_that_lists_what_mends_it(airflow: Airflow) -> None:
+    services = replace(airflow.services, marp_policy="closed-form", calibration=default_calibration())
+    predicted = replace(airflow, services=services)
+    named = re.search(r"frenzy plan FILE --fit (\S+) lists", out_of_memory_on_every_plan(predicted))
+    assert named is not None
+    with services.ledger.reading() as tx:
+        asked = plan_asked_for(named[1], tx.cluster())
+    assert asked is not None
+    assert asked[1] == run_view(services, predicted.key).attempts[-1].plan.shape
+
+
+def test_out_of_memory_on_the_last_plan_of_the_paper_names_no_command_that_would_refuse_it(airflow: Airflow) -> None:
+    assert "shorten data.sequence_length" in (remedy := out_of_memory_on_every_plan(airflow))
+    assert "--fit" not in remedy
 
 
 def test_decide_asked_again_says_the_same(airflow: Airflow) -> None:

@@ -25,6 +25,8 @@ _PLAN: Final = re.compile(
     r"(?P<cards>.+?)-z(?P<stage>[123])-mb(?P<size>[1-9]\d{0,6})(-tp(?P<tp>[1-9]\d{0,3}))?(?P<ckpt>-ckpt)?(?P<offload>-offload)?\s*",
     re.IGNORECASE,
 )
+# The end of a plan's name that has a slip.
+_NEARLY_A_PLAN: Final = re.compile(r"-z\d|-mb\d*", re.IGNORECASE)
 # A workstation's or a server's usual host memory for each byte of its cards, and cores for each card.
 _HOST_SHARE: Final = 2
 _CPUS: Final = 8.0
@@ -88,6 +90,12 @@ def _card(name: str, own: Cluster, sold_as: SoldAs) -> GpuType:
     """The card that the name means, of ``own`` before others; else the only one that is sold by it."""
     catalogue = [each.gpu for each in CATALOGUE.values()]
     similar = types_named(name, own.gpu_types, sold_as) or types_named(name, catalogue, sold_as)
+    if not similar and _NEARLY_A_PLAN.search(name):
+        raise _refused(
+            f"{name!r} is neither a card nor a plan on one.",
+            "A plan is written as 8xa100-80-z2-mb1-tp2-ckpt-offload, in this order: ZeRO stage 1 to 3 and micro-batch, "
+            "then what applies of the others.",
+        )
     if len(similar) != 1:
         which = f"it may be {', '.join(sorted(each.name for each in similar))}" if similar else "it is not known"
         known = {type_key(each.name): each.name for each in (*catalogue, *own.gpu_types)}

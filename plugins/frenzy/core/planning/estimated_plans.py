@@ -6,7 +6,7 @@ grid is predicted once for all types that are alike, and compared with each type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -38,7 +38,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.selection import PlanSelection, PredictedGrid, is_one_of
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import Checkpointing, Objective
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemorySource, ResourcePlan
 from frenzy.core.values.units import format_bytes, format_duration
@@ -60,7 +60,7 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=plan_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
     notes = [each.facts.attention_note for each in of_types if feasible and each.facts.gpu.name == feasible[0].gpu_type]
-    beside = " ".join(filter(None, (*notes, coefficients_of(request, calibration), _network_taken(of_types))))
+    beside = " ".join(filter(None, (*notes, coefficients_of(request, calibration), _network_of(of_types, calibration))))
     ranked = ranked_candidates(feasible, request, beside=beside)
     return (*ranked, *refused_candidates(refused, every=request.every_plan))
 
@@ -85,22 +85,21 @@ def _alike(facts: TypeFacts) -> tuple[DeviceKind, bool]:
     return facts.gpu.kind, facts.workload.whole_scores
 
 
-def _network_taken(of_types: tuple[PlanSelection, ...]) -> str:
-    """Which network between nodes plans that could run are timed by, where the cluster file names none; else nothing.
+def _network_of(of_types: tuple[PlanSelection, ...], calibration: Calibration) -> str:
+    """Which network is assumed for plans that could run; those that lose by it need not be listed."""
+    wider = [each for each in of_types if bool(np.any(each.runnable & (each.num_gpus > each.facts.gpus_per_node)))]
+    return network_taken([each.facts.gpu for each in wider], calibration)
 
-    Plans that lose by it need not be listed.
-    """
-    unnamed = [
-        each.facts
-        for each in of_types
-        if each.facts.gpu.kind is DeviceKind.CUDA
-        and each.facts.gpu.node_link_bytes_per_s is None
-        and bool(np.any(each.runnable & (each.num_gpus > each.facts.gpus_per_node)))
-    ]
-    if not unnamed:
-        return ""
-    rate, names = 8e-9 * unnamed[0].link.between_bytes_per_s, ", ".join(each.gpu.name for each in unnamed)
-    return f"Nodes are taken to be joined by {rate:g} Gbit/s: node_link of {names} is not given."
+
+def network_taken(gpus: Sequence[GpuType], calibration: Calibration) -> str:
+    """Which network between nodes of these GPUs is assumed, where the cluster file names none; else nothing."""
+    unnamed = [each.name for each in gpus if each.kind is DeviceKind.CUDA and each.node_link_bytes_per_s is None]
+    rate = 8e-9 * calibration.internode_bytes_per_s
+    return (
+        f"Nodes are taken to be joined by {rate:g} Gbit/s: node_link of {', '.join(unnamed)} is not given."
+        if unnamed
+        else ""
+    )
 
 
 def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration, *, beyond: bool) -> PredictedGrid:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import IntEnum
+from enum import Enum
+from functools import total_ordering
 from typing import Any, Final
 
 from frenzy.core.planning.candidates import holds_scores
@@ -26,7 +27,8 @@ _Lift = Callable[[Situation], Situation]
 _Tighten = Callable[[Situation, Situation, Solve], Situation]
 
 
-class Effect(IntEnum):
+@total_ordering
+class Effect(Enum):
     """What a change does to the run, the least first.
 
     SAME_RESULT: the same numbers, computed in another way. LIMITS: the same run beyond the user's own limits.
@@ -35,15 +37,21 @@ class Effect(IntEnum):
     OTHER_HARDWARE: a card that may not exist. UNDOES: gives up what the user chose, to run at all.
     """
 
-    SAME_RESULT = 1
-    LIMITS = 2
-    HARDWARE = 3
-    APPROXIMATION = 4
-    LESS_CONTEXT = 5
-    OTHER_METHOD = 6
-    COARSER = 7
-    OTHER_HARDWARE = 8
-    UNDOES = 9
+    SAME_RESULT = "same_result"
+    LIMITS = "beyond_limits"
+    HARDWARE = "more_hardware"
+    APPROXIMATION = "approximation"
+    LESS_CONTEXT = "less_context"
+    OTHER_METHOD = "other_method"
+    COARSER = "coarser"
+    OTHER_HARDWARE = "larger_card"
+    UNDOES = "undoes_a_choice"
+
+    def __lt__(self, other: Effect) -> bool:
+        return _ORDER.index(self) < _ORDER.index(other)
+
+
+_ORDER: Final = tuple(Effect)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

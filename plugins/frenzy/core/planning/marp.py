@@ -30,6 +30,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.gpu_catalogue import types_named
 from frenzy.core.values.job import Checkpointing
 from frenzy.core.values.resource_plan import Candidate, PlanShape
+from frenzy.core.values.units import format_bytes
 
 __all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "smallest_remedy"]
 
@@ -124,6 +125,11 @@ def remedies(
     return _first_remedy(request, cluster, calibration, policy, known, within=within)
 
 
+def mends_plans(policy: str) -> bool:
+    """Whether ``after_failure`` answers by this policy, of a job that names its model."""
+    return _policy(policy) is closed_form_candidates
+
+
 def after_failure(
     failed: PlanShape, request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
 ) -> PlanRequest:
@@ -132,7 +138,7 @@ def after_failure(
     A plan that is predicted to fit took at least what its peak leaves free of the card, as after an attempt. Raises
     PermanentError where the job has no such plan, or its plans are not predicted by the closed form.
     """
-    if _policy(policy) is not closed_form_candidates or not request.job.names_a_model:
+    if not mends_plans(policy) or not request.job.names_a_model:
         detail = "What would mend one plan is told of plans that the closed form predicts."
         raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="Name the cards alone."))
     known = plan_candidates(_looking_at(failed, request), cluster, calibration, policy)
@@ -141,6 +147,19 @@ def after_failure(
     plan = known[0].plan
     unseen = plan.gpu_memory_bytes - plan.memory.peak_allocated_bytes if known[0].feasible else 0
     return replace(request, excluded_shapes=(*request.excluded_shapes, failed), extra_bytes_per_gpu=unseen)
+
+
+def assumed_of_failure(failed: PlanShape, after: PlanRequest, cluster: Cluster, calibration: Calibration) -> str:
+    """What ``after_failure`` took this plan to have needed, where it is predicted to fit; else nothing."""
+    unseen = after.extra_bytes_per_gpu
+    if not unseen:
+        return ""
+    plan = _candidates(closed_form_candidates, _looking_at(failed, after), cluster, calibration)[0].plan
+    return (
+        f"{plan.plan_id} is predicted to need {format_bytes(plan.memory.required_bytes)} of "
+        f"{format_bytes(plan.gpu_memory_bytes)}; it is taken to have needed {format_bytes(unseen)} more, which is the "
+        "least with which it can have failed."
+    )
 
 
 def mending_changes(
@@ -156,7 +175,7 @@ def mending_changes(
     failed: instead, every one of this plan alone, with ``request`` as it is ``after_failure``.
     """
     if failed is not None:
-        request = replace(_looking_at(failed, request), excluded_shapes=())
+        request = _looking_at(failed, request)
     known = _candidates(_policy(policy), request, cluster, calibration)
     return single_changes(Situation(request, cluster, ()), known, _solving(policy, calibration))
 
@@ -166,7 +185,7 @@ def _looking_at(shape: PlanShape, request: PlanRequest) -> PlanRequest:
     job = request.job
     if job.workload is None:
         job = replace(job, training=replace(job.training, gradient_checkpointing=Checkpointing.AUTO))
-    return replace(request, job=job, only_shapes=(shape,))
+    return replace(request, job=job, only_shapes=(shape,), excluded_shapes=(), every_plan=True)
 
 
 def _no_such_plan(failed: PlanShape, request: PlanRequest) -> PermanentError:
@@ -174,8 +193,8 @@ def _no_such_plan(failed: PlanShape, request: PlanRequest) -> PermanentError:
     detail = f"The job has no plan {failed.plan_id}."
     remedy = (
         f"GPUs over tensor parallel degree are replicas; replicas times micro-batch divide the global batch, {batch}; "
-        "the degree divides the attention's heads; a single replica has stage 1; virtual GPUs offload nothing, and a "
-        "script has only what it honours."
+        "the degree divides the attention's heads and its key-value heads, and stays within a node; a single replica "
+        "has stage 1; virtual GPUs offload nothing, and a script has only what it honours."
     )
     return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 

@@ -2,7 +2,8 @@
 
 Asked of a job that does not fit cards of one type, or of one plan on them that ran out of memory, whatever was
 predicted of it. A plan can also change itself: its ZeRO stage, micro-batch, checkpointing, offload, tensor parallel
-degree and number of GPUs. Each kind of change is tried alone, by as little as suffices, and planned to verify it.
+degree and number of GPUs. Each kind of change is tried alone, by as little as suffices, and planned to verify it. Where
+no number of GPUs alone would do, what else has to differ is told with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from frenzy.core.planning.job_remedies import WAITING_FOR_CHECKPOINTS, Effect, j
 from frenzy.core.planning.plan_remedies import Budget
 from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans
 from frenzy.core.planning.request import PlanRequest
-from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, more_gpus, more_host_memory, with_gpus
+from frenzy.core.planning.resource_remedies import (
+    RESOURCE_CHANGES,
+    larger_gpu,
+    more_gpus,
+    more_host_memory,
+    with_gpus,
+)
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
@@ -24,6 +31,8 @@ from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 # Nobody takes more than a usual server's GPUs, or so many times as many, because a job ran out of memory.
 _SERVER: Final = 8
 _MOST_TIMES: Final = 4
+# More GPUs are to help. Beyond a node each micro-batch may wait for the network longer than it computes.
+_MUCH_SLOWER: Final = 2.0
 _GPUS: Final = "GPUs"
 _STATES: Final = "optimizer states"
 
@@ -32,12 +41,14 @@ _STATES: Final = "optimizer states"
 class SingleChange:
     """One change, and the plan that then comes first.
 
-    changes: two where a larger card, or offload, takes something of the host.
+    changes: the first is the one that is named; more where a larger card, or offload, takes something of the host, or
+    more GPUs have to be used in another way. leaves_node: whether the plan is wider than a node.
     """
 
     changes: tuple[Change, ...]
     effect: Effect
     plan: ResourcePlan
+    leaves_node: bool
 
 
 def single_changes(start: Situation, candidates: tuple[Candidate, ...], solve: Solve) -> tuple[SingleChange, ...]:
@@ -49,7 +60,12 @@ def single_changes(start: Situation, candidates: tuple[Candidate, ...], solve: S
     budget = Budget(solve)
     budget.learn(start.request, start.cluster, candidates)
     found = [
-        SingleChange(changes=after.changes, effect=effect, plan=plans[0])
+        SingleChange(
+            changes=after.changes,
+            effect=effect,
+            plan=plans[0],
+            leaves_node=plans[0].num_gpus > max(node.num_gpus for node in after.cluster.nodes),
+        )
         for effect, after in _tried(start, candidates, budget)
         if (plans := feasible_plans(budget(after.request, after.cluster)))
     ]
@@ -58,17 +74,19 @@ def single_changes(start: Situation, candidates: tuple[Candidate, ...], solve: S
 
 def _tried(start: Situation, candidates: Sequence[Candidate], solve: Solve) -> Iterator[tuple[Effect, Situation]]:
     """Each kind of change by as little as seems to suffice; its search for shorter sequences takes longest."""
-    for shape in start.request.only_shapes:
-        yield from _of_plan(start, shape, solve)
+    of_plan = bool(start.request.only_shapes)
+    for failed in candidates if of_plan else ():
+        yield from _of_plan(start, failed.plan, solve)
     for each in job_changes(start.request, candidates, start.cluster):
         lifted = each.lift(start)
         if feasible_plans(solve(lifted.request, lifted.cluster)):
             yield each.effect, each.tighten(lifted, start, solve)
-    # where only one plan is looked at, more GPUs are one of its own changes
-    beyond = {each: effect for each, effect in RESOURCE_CHANGES.items() if each is not more_gpus}
-    others = beyond if start.request.only_shapes else {_more_cards: RESOURCE_CHANGES[more_gpus], **beyond}
-    for change, effect in others.items():
-        after = change(start, solve)
+    for change, effect in RESOURCE_CHANGES.items():
+        if change is more_gpus and of_plan:  # one of the plan's own changes
+            continue
+        if change is larger_gpu and start.request.extra_bytes_per_gpu:  # how much was lacking is a lower bound
+            continue
+        after = (_more_cards if change is more_gpus else change)(start, solve)
         if after is not None:
             yield effect, after
 
@@ -92,15 +110,18 @@ def _most_gpus(before: int) -> int:
     return max(_SERVER, _MOST_TIMES * before)
 
 
-def _of_plan(start: Situation, failed: PlanShape, solve: Solve) -> Iterator[tuple[Effect, Situation]]:
-    for name, known in _other_shapes(start.request, failed, start.cluster).items():
-        shapes = [each for each in known if each != failed]
+def _of_plan(start: Situation, failed: ResourcePlan, solve: Solve) -> Iterator[tuple[Effect, Situation]]:
+    enough: set[Change] = set()
+    for name, known in _other_shapes(start.request, failed.shape, start.cluster).items():
+        shapes = [each for each in known if each != failed.shape]
         if not shapes:
             continue
         after = _first_that_fits(start, failed, name, shapes, solve)
         if after is None and name == _STATES:
-            after = _with_room_on_host(_asking(start, failed, name, shapes[0]), solve)
-        if after is not None:
+            after = _with_room_on_host(_asking(start, failed.shape, name, shapes[0]), solve)
+        # what alone would do needs no more GPUs beside it
+        if after is not None and not enough.intersection(after.changes):
+            enough |= {*after.changes} if len(after.changes) == 1 else set()
             yield Effect.SAME_RESULT if after.cluster is start.cluster else Effect.HARDWARE, after
 
 
@@ -130,7 +151,7 @@ def _other_shapes(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> 
 
 
 def _wider(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> list[PlanShape]:
-    """The narrowest first; of a width, those most like ``failed``. ZeRO has no stage of its own on a single rank."""
+    """Those that are used like ``failed`` first, then the narrowest. ZeRO has no stage of its own on a single rank."""
     stages = (failed.zero_stage,) if failed.num_gpus > failed.tp else ZERO_STAGES
     widest = max(_SERVER, *(node.num_gpus for node in cluster.nodes if node.gpu_type == failed.gpu_type))
     found = [
@@ -146,24 +167,26 @@ def _wider(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> list[Pl
         for stage in stages
         if tp >= failed.tp and dp * tp > failed.num_gpus
     ]
-    return sorted(found, key=lambda each: (each.num_gpus, each.tp, each.zero_stage))
+    return sorted(found, key=lambda each: (len(_changes(failed, each, _GPUS)), each.num_gpus, each.tp, each.zero_stage))
 
 
 def _first_that_fits(
-    start: Situation, failed: PlanShape, name: str, shapes: Sequence[PlanShape], solve: Solve
+    start: Situation, failed: ResourcePlan, name: str, shapes: Sequence[PlanShape], solve: Solve
 ) -> Situation | None:
-    asked = replace(start.request, only_shapes=tuple(shapes), every_plan=True)
-    enough = _with_cards(start.cluster, failed.gpu_type, shapes[-1].num_gpus)
-    fitting = {each.shape for each in feasible_plans(solve(asked, enough))}
-    first = next((each for each in shapes if each in fitting), None)
-    return None if first is None else _asking(start, failed, name, first)
+    """One that is much slower than ``failed`` only where all are."""
+    asked = replace(start.request, only_shapes=tuple(shapes))
+    enough = _with_cards(start.cluster, failed.gpu_type, max(each.num_gpus for each in shapes))
+    step_s = {each.shape: each.step_time_s for each in feasible_plans(solve(asked, enough))}
+    fitting = [each for each in shapes if each in step_s]
+    quick = [each for each in fitting if step_s[each] <= _MUCH_SLOWER * failed.step_time_s]
+    return _asking(start, failed.shape, name, (quick or fitting)[0]) if fitting else None
 
 
 def _asking(start: Situation, failed: PlanShape, name: str, shape: PlanShape) -> Situation:
     """For ``shape`` in place of ``failed``, on as many GPUs as it needs."""
-    told = Change(name, _setting(failed, name), _setting(shape, name))
-    wider = replace(start, cluster=_with_cards(start.cluster, failed.gpu_type, shape.num_gpus))
-    return wider.asking(replace(start.request, only_shapes=(shape,)), told)
+    wider = _with_cards(start.cluster, failed.gpu_type, shape.num_gpus)
+    told = (*start.changes, *_changes(failed, shape, name))
+    return Situation(replace(start.request, only_shapes=(shape,)), wider, told)
 
 
 def _with_cards(cluster: Cluster, gpu_type: str, wanted: int) -> Cluster:
@@ -179,7 +202,14 @@ def _with_cards(cluster: Cluster, gpu_type: str, wanted: int) -> Cluster:
     return with_gpus(there, gpu_type, wanted)
 
 
-def _setting(shape: PlanShape, name: str) -> str:
+def _changes(before: PlanShape, after: PlanShape, first: str) -> tuple[Change, ...]:
+    """Of each setting that differs, that called ``first`` before others."""
+    was, will_be = _settings(before), _settings(after)
+    names = dict.fromkeys((first, *was))
+    return tuple(Change(each, was[each], will_be[each]) for each in names if was[each] != will_be[each])
+
+
+def _settings(shape: PlanShape) -> dict[str, str]:
     return {
         "ZeRO stage": str(shape.zero_stage),
         "micro-batch": str(shape.micro_batch_size),
@@ -187,4 +217,4 @@ def _setting(shape: PlanShape, name: str) -> str:
         _STATES: "in host memory" if shape.offload_optimizer else "on the GPUs",
         "tensor parallel": str(shape.tp),
         _GPUS: str(shape.num_gpus),
-    }[name]
+    }

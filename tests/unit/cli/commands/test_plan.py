@@ -280,6 +280,24 @@ def test_fit_in_place_of_a_plan_lists_what_alone_mends_it(frenzy: Command, spec:
     told = json.loads(frenzy(*asked, "--json").out)
     assert told["in_place_of"] == "8xa100-40-z1-mb1"
     assert told["mends"][0]["plan"]["gpu_type"] == "a100-40"
+    assert told["mends"][0]["effect"] == "same_result"
+    assert "larger card" in said.out
+
+
+def test_fit_says_what_a_plan_is_taken_to_have_needed_and_which_network_more_gpus_have(
+    frenzy: Command, spec: Path, alone: Path
+) -> None:
+    big = alone / "jobs/big.yaml"
+    big.write_text(BIG, encoding="utf-8")
+    failed = frenzy("plan", str(big), "--fit", "8xA100-80-z3-mb1")
+    assert "Note: 8xa100-80-z3-mb1 is predicted to need" in failed.err
+    assert "more, which is the least with which it can have failed" in failed.err
+    beyond, inside = (frenzy("plan", str(big), "--fit", each) for each in ("8xA100-40-z1-mb1", "4xA100-40-z3-mb1"))
+    assert "is predicted to need" not in beyond.err
+    assert "GPUs: 8 -> 16" in beyond.out
+    assert "Nodes are taken to be joined by 10 Gbit/s" in beyond.err
+    assert "GPUs: 4 -> 8" in inside.out
+    assert "joined by" not in inside.err
 
 
 def test_fit_in_place_of_a_plan_that_the_job_has_not_is_refused_in_words(frenzy: Command, spec: Path) -> None:

@@ -14,14 +14,14 @@ from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.asked_cards import nodes_of_cards, plan_asked_for
 from frenzy.core.planning.grid import divisors
 from frenzy.core.planning.job_remedies import Effect
-from frenzy.core.planning.marp import after_failure, mending_changes, plan_candidates
+from frenzy.core.planning.marp import after_failure, assumed_of_failure, mending_changes, plan_candidates
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.single_changes import SingleChange
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.job import Checkpointing, ModelSpec, Precision
 from frenzy.core.values.resource_plan import PlanShape
-from frenzy.core.values.units import GIB
+from frenzy.core.values.units import GIB, format_bytes
 from frenzy.core.values.workload import WorkloadSpec
 
 EIGHT = model_shape(
@@ -57,28 +57,71 @@ def fits(shape: PlanShape, of: PlanRequest, there: Cluster) -> bool:
 
 
 SETTINGS = {
-    "ZeRO stage": {"zero_stage"},
-    "micro-batch": {"micro_batch_size"},
-    "activation checkpointing": {"activation_checkpointing"},
-    "optimizer states": {"offload_optimizer"},
-    "tensor parallel": {"tp"},
-    # more GPUs than the batch has sequences for split the model, and a single GPU had no stage
-    "GPUs": {"num_gpus", "tp", "micro_batch_size", "zero_stage"},
+    "ZeRO stage": "zero_stage",
+    "micro-batch": "micro_batch_size",
+    "activation checkpointing": "activation_checkpointing",
+    "optimizer states": "offload_optimizer",
+    "tensor parallel": "tp",
+    "GPUs": "num_gpus",
 }
 
 
-@pytest.mark.parametrize("plan", ["8xa100-40-z2-mb1", "4xa100-80-z3-mb2", "1xa100-80-z1-mb1-ckpt", "2xh100-z1-mb4-tp2"])
-def test_each_change_of_a_plan_is_of_one_setting_and_has_room_for_what_the_plan_took(plan: str) -> None:
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "8xa100-40-z2-mb1",
+        "4xa100-80-z3-mb2",
+        "1xa100-80-z1-mb1-ckpt",
+        "2xh100-z1-mb4-tp2",
+        "1xh100-z1-mb4",
+        "4xh100-z1-mb1",
+    ],
+)
+def test_each_change_of_a_plan_tells_every_setting_that_differs_and_has_room_for_what_the_plan_took(plan: str) -> None:
     of = asked(length=4096)
     there, failed = named(plan)
     extra = after_failure(failed, of, there, CALIBRATION).extra_bytes_per_gpu
     found = mended(plan, of)
 
     assert found
-    for name, each in found.items():
+    for each in found.values():
         before, after = vars_of(failed), vars_of(each.plan.shape)
-        assert {key for key in before if before[key] != after[key]} <= SETTINGS.get(name, set())
+        told = {SETTINGS[change.field] for change in each.changes if change.field in SETTINGS}
+        assert {key for key in before if before[key] != after[key]} == told
+        assert len(told) <= 1 or each.changes[0].field == "GPUs"
         assert each.plan.memory.required_bytes + extra <= each.plan.gpu_memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("plan", "cards", "besides"),
+    [
+        ("1xa100-80-z1-mb2-ckpt", "8", []),  # four would do with stage 2
+        ("1xh100-z1-mb4", "8", ["micro-batch: 4 -> 2"]),
+        ("8xa100-40-z2-mb1", "16", ["tensor parallel: 1 -> 2"]),
+    ],
+)
+def test_more_gpus_are_used_in_another_way_only_where_none_would_do_without(
+    plan: str, cards: str, besides: list[str]
+) -> None:
+    (gpus, *others) = mended(plan, asked())["GPUs"].changes
+
+    assert gpus.after == cards
+    assert [str(each) for each in others] == besides
+
+
+def test_more_gpus_are_not_told_beside_a_setting_that_alone_would_do() -> None:
+    found = mended("4xh100-z1-mb1", asked())
+
+    assert found["tensor parallel"].plan.tp == 2
+    assert "GPUs" not in found
+
+
+def test_more_gpus_that_wait_for_the_network_are_told_only_where_none_do_without() -> None:
+    inside = mended("7xa100-80-z1-mb1", asked(global_batch=28))["GPUs"]  # the 14 of two nodes would do as they are
+    beyond = mended("8xa100-40-z2-mb1", asked())["GPUs"]
+
+    assert [str(each) for each in inside.changes] == ["GPUs: 7 -> 8", "tensor parallel: 1 -> 2"]
+    assert (inside.leaves_node, beyond.leaves_node) == (False, True)
 
 
 def vars_of(shape: PlanShape) -> dict[str, object]:
@@ -160,11 +203,24 @@ def test_a_plan_that_is_predicted_to_fit_is_believed_to_have_failed() -> None:
     found = mended(failed.plan_id, of)
 
     assert found["micro-batch"].plan.micro_batch_size == 1
-    assert all(
-        each.plan.memory.required_bytes < plan.memory.required_bytes
-        for each in found.values()
-        if each.effect is not Effect.OTHER_HARDWARE
-    )
+    assert all(each.plan.memory.required_bytes < plan.memory.required_bytes for each in found.values())
+
+
+def test_no_larger_card_is_told_where_only_the_least_is_known_that_the_plan_lacked() -> None:
+    there, failed = named("8xa100-80-z2-mb2")
+    after = after_failure(failed, asked(), there, CALIBRATION)
+    known = {each: {of.effect for of in changes_of(each, asked())} for each in ("8xa100-80-z2-mb2", "8xa100-40-z2-mb1")}
+
+    assert [plan for plan, effects in known.items() if Effect.OTHER_HARDWARE in effects] == ["8xa100-40-z2-mb1"]
+    said = assumed_of_failure(failed, after, there, CALIBRATION)
+    assert f"{format_bytes(after.extra_bytes_per_gpu)} more, which is the least" in said
+
+
+def test_a_plan_that_lacks_memory_of_its_card_and_of_its_host_is_mended() -> None:
+    found = mended("1xrtx4090-z1-mb1-ckpt-offload", asked())
+
+    assert "training.lora" in found
+    assert [each.field for each in found["memory of a rtx-4090"].changes[1:]] == ["host memory of a node of rtx-4090"]
 
 
 def test_a_plan_that_failed_is_not_the_planners_own_choice_after_it() -> None:
@@ -179,7 +235,8 @@ def test_a_plan_that_the_job_has_not_is_refused_with_what_plans_are(plan: str) -
     there, failed = named(plan)
     with pytest.raises(PermanentError, match=f"no plan {plan}") as refused:
         after_failure(failed, asked(global_batch=16), there, CALIBRATION)
-    assert "global batch, 16" in (refused.value.reason.remedy or "")
+    for rule in ("global batch, 16", "key-value heads", "within a node"):
+        assert rule in (refused.value.reason.remedy or "")
 
 
 def test_only_plans_that_the_closed_form_predicts_can_be_mended() -> None:
@@ -230,3 +287,10 @@ def test_a_plans_name_is_read_back(text: str, plan_id: str) -> None:
 @pytest.mark.parametrize("text", ["8xa100-80", "rtx-4090", "8xa100-80-z4-mb1", "8xa100-80-mb1", "8xa100-80-z1-mb0"])
 def test_a_text_that_names_no_settings_is_no_plan(text: str) -> None:
     assert plan_asked_for(text) is None
+
+
+@pytest.mark.parametrize("end", ["z2-mb1-offload-ckpt", "z0-mb1", "z4-mb1", "mb1", "z2", "Z2-MB1-TP0"])
+def test_a_slip_in_a_plans_name_is_told_with_the_order_of_its_parts(end: str) -> None:
+    with pytest.raises(PermanentError, match="neither a card nor a plan") as refused:
+        nodes_of_cards(f"8xa100-80-{end}")
+    assert "8xa100-80-z2-mb1-tp2-ckpt-offload, in this order" in (refused.value.reason.remedy or "")

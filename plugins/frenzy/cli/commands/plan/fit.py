@@ -64,7 +64,7 @@ def _alone(title: str, changes: Sequence[SingleChange]) -> Grid:
     rows = [
         (
             " and ".join(map(str, each.changes)),
-            each.effect.name.lower().replace("_", " "),
+            each.effect.value.replace("_", " "),
             each.plan.plan_id,
             size(each.plan.memory.required_bytes),
             size(each.plan.gpu_memory_bytes),
