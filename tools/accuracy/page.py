@@ -13,6 +13,7 @@ from frenzy.evaluation.accuracy import Bar
 from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
 from tools.accuracy.public_reports import JudgedReport, Verdict
 from tools.accuracy.report import PublishedReport
+from tools.accuracy.thread_remedies import ThreadRemedy
 
 
 def accuracy_page(report: PublishedReport, *, dated: str) -> str:
@@ -322,9 +323,17 @@ def _remedies(report: PublishedReport) -> str:
     ]
     places = [each.place for each in report.remedies if each.place is not None]
     same = sum(each.does_the_same for each in report.remedies)
+    at_first = [each for each in report.remedies if not each.is_of_length]
+    later = [each for each in report.remedies if each.is_of_length]
+    counts = [
+        (label, *(_named_of(each for each in some if each.is_advised == advised) for advised in (False, True)))
+        for label, some in (("compared at first", at_first), ("of sequence lengths, compared later", later))
+    ]
     return (
         f"\nOf {len(of_plan)} runs that ran out of memory the thread tells what ended that. **{len(places)} answers "
-        "name what the thread did**, or go further in the same setting. The planner was asked as by "
+        "name what the thread did**, or go further in the same setting:\n\n"
+        + _table(("threads", "done", "only advised"), counts)
+        + "\nThe planner was asked as by "
         "`frenzy plan --fit PLAN`: the plan has the report's cards (with twice their memory on the host), stage "
         "(FSDP's is 3, replicas have 1), micro-batch, checkpointing, offload and attention. The answer is every single "
         "change that mends it, by its effect on the result, then by predicted time. What the thread did is the first "
@@ -337,6 +346,11 @@ def _remedies(report: PublishedReport) -> str:
         "Nobody ran them.\n\n"
         + _table(("run", "the thread ended with", "the planner's first answer", "the same"), of_job)
     )
+
+
+def _named_of(some: Iterable[ThreadRemedy]) -> str:
+    places = [each.place for each in some]
+    return f"{sum(place is not None for place in places)} of {len(places)}" if places else "-"
 
 
 def _thread(each: JudgedReport) -> str:

@@ -27,14 +27,25 @@ from frenzy.core.values.resource_plan import PlanShape, ResourcePlan
 from frenzy.evaluation.settings_of_runs import published_models, published_name, shape_of
 
 _STEPS: Final = 1000
+# What changes a thread's setting.
+_CHANGED: Final = {
+    "zero_stage": "ZeRO stage",
+    "micro_batch": "micro-batch",
+    "num_gpus": "GPUs",
+    "offload_optimizer": "optimizer states",
+    "attention": "training.attention",
+    "sequence_length": "data.sequence_length",
+}
+_AT_MOST: Final = frozenset({"micro_batch", "sequence_length"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRemedy:
     """ended_with: what the thread did. answer: the planner's for a new job. does_the_same: it has each setting of that.
 
-    failed: the report's own plan. alone: the single changes that mend it. place: of the first of them that has each
-    setting of the thread's, from 1; None where none has.
+    failed: the report's own plan. alone: the single changes that mend it. place: of the first of them that changes what
+    the thread did, as far or further, from 1; None where none does. is_advised: nobody says that it was done.
+    is_of_length: by shorter sequences, which were compared later than the rest.
     """
 
     source: str
@@ -44,6 +55,8 @@ class ThreadRemedy:
     failed: str
     alone: tuple[str, ...]
     place: int | None
+    is_advised: bool
+    is_of_length: bool
 
 
 def thread_remedies(path: Path, calibration: Calibration) -> Sequence[ThreadRemedy]:
@@ -59,12 +72,14 @@ def _compared(row: dict[str, str], calibration: Calibration) -> Iterator[ThreadR
         return
     answer, plan, changes = _answer(row, calibration)
     failed, alone = _mended(row, calibration)
-    named = (place for place, each in enumerate(alone, start=1) if _names(each, settings))
+    named = (place for place, each in enumerate(alone, start=1) if _names(each.changes[0], settings))
     yield ThreadRemedy(
         source=row["source"],
         ended_with=row["ended_with"],
         answer=answer,
         does_the_same=plan is not None and all(_has(plan, changes, *each) for each in settings.items()),
+        is_advised="was advised" in row["ended_with"],
+        is_of_length="sequence_length" in settings,
         failed=failed.plan_id,
         alone=tuple(" and ".join(map(str, each.changes)) for each in alone),
         place=next(named, None),
@@ -143,17 +158,23 @@ def _last(cell: str) -> str:
     return cell.rsplit("|", 1)[-1] or "1"
 
 
-def _names(answer: SingleChange, settings: Mapping[str, str]) -> bool:
-    """Whether the answer has each of the thread's settings; torch's own attention takes FlashAttention's kernel."""
-    fused = any(each.field == "training.attention" and each.after != "eager" for each in answer.changes)
+def _names(change: Change, settings: Mapping[str, str]) -> bool:
+    """Whether it changes what the thread did, and goes as far; parameters on the host are not offered."""
     return all(
-        fused if name == "attention" else _has(answer.plan, answer.changes, name, value)
-        for name, value in settings.items()
+        change.field == _CHANGED.get(name) and _goes_as_far(change, name, value) for name, value in settings.items()
     )
 
 
+def _goes_as_far(change: Change, name: str, value: str) -> bool:
+    """Of attention and offload any change does: torch's own attention takes FlashAttention's kernel."""
+    if not value.isdecimal():
+        return change.after != "eager"
+    after, number = int(change.after), int(value)
+    return after <= number if name in _AT_MOST else after >= number
+
+
 def _has(plan: ResourcePlan, changes: Sequence[Change], name: str, value: str) -> bool:
-    """Whether it goes as far as the thread. Parameters on the host are not offered; fused attention always is."""
+    """Whether a new job's plan goes as far as the thread; fused attention it always has."""
     number = int(value) if value.isdecimal() else 0
     after = {each.field: each.after for each in changes}
     return {
@@ -163,6 +184,5 @@ def _has(plan: ResourcePlan, changes: Sequence[Change], name: str, value: str) -
         "offload_optimizer": plan.offload_optimizer,
         "offload_parameters": False,
         "attention": True,
-        "optimizer": after.get("training.optimizer") == value,
         "sequence_length": 0 < int(after.get("data.sequence_length", 0)) <= number,
     }[name]

@@ -80,10 +80,26 @@ def test_shorter_sequences_are_named_where_the_answer_is_no_longer_than_the_thre
     assert (found.place is not None) == is_named
 
 
-def test_eight_bits_are_named_where_the_optimizer_mends_the_plan(tmp_path: Path) -> None:
-    found = answer(tmp_path, ended_settings="optimizer=adamw-8bit")
+def test_a_plan_that_has_the_threads_setting_already_does_not_name_it(tmp_path: Path) -> None:
+    found = answer(tmp_path, ended_settings="zero_stage=2")
+    before = answer(tmp_path, ended_settings="micro_batch=1")
 
-    assert found.place == 1 + found.alone.index("training.optimizer: adamw -> adamw-8bit")
+    assert found.place == 1 + found.alone.index("ZeRO stage: 2 -> 3")
+    assert before.failed.startswith("8xv100-32-z2-mb1")
+    assert before.place is None
+
+
+def test_offload_is_named_by_the_change_to_it_alone(tmp_path: Path) -> None:
+    found = answer(tmp_path, ended_settings="offload_optimizer=true")
+
+    assert found.place == 1 + found.alone.index("optimizer states: on the GPUs -> in host memory")
+
+
+def test_what_was_only_advised_and_what_was_compared_later_is_told_apart() -> None:
+    found = thread_remedies(REPORTS, default_calibration())
+
+    assert {each.source.rsplit("/", 1)[-1] for each in found if each.is_advised} == {"6752", "4026", "2379"}
+    assert [each.source.rsplit("/", 1)[-1] for each in found if each.is_of_length] == ["3708", "13"]
 
 
 def test_replicas_are_stage_one_and_fsdp_is_stage_three(tmp_path: Path) -> None:
