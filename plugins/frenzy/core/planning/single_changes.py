@@ -26,6 +26,7 @@ from frenzy.core.planning.resource_remedies import (
 )
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.gpu_catalogue import cards_of_a_node
 from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 
 # Nobody takes more than a usual server's GPUs, or so many times as many, because a job ran out of memory.
@@ -153,7 +154,9 @@ def _other_shapes(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> 
 def _wider(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> list[PlanShape]:
     """Those that are used like ``failed`` first, then the narrowest. ZeRO has no stage of its own on a single rank."""
     stages = (failed.zero_stage,) if failed.num_gpus > failed.tp else ZERO_STAGES
-    widest = max(_SERVER, *(node.num_gpus for node in cluster.nodes if node.gpu_type == failed.gpu_type))
+    widest = max(
+        cards_of_a_node(failed.gpu_type), *(node.num_gpus for node in cluster.nodes if node.gpu_type == failed.gpu_type)
+    )
     found = [
         replace(
             failed,
@@ -195,7 +198,7 @@ def _with_cards(cluster: Cluster, gpu_type: str, wanted: int) -> Cluster:
     if missing <= 0:
         return cluster
     widest = max((node for node in cluster.nodes if node.gpu_type == gpu_type), key=lambda node: node.num_gpus)
-    width = max(widest.num_gpus, min(widest.num_gpus + missing, _SERVER))
+    width = max(widest.num_gpus, min(widest.num_gpus + missing, cards_of_a_node(gpu_type)))
     host_bytes = widest.host_memory_bytes * width // widest.num_gpus
     filled = replace(widest, num_gpus=width, host_memory_bytes=host_bytes)
     there = replace(cluster, nodes=tuple(filled if node is widest else node for node in cluster.nodes))

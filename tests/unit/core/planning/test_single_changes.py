@@ -124,6 +124,11 @@ def test_more_gpus_that_wait_for_the_network_are_told_only_where_none_do_without
     assert (inside.leaves_node, beyond.leaves_node) == (False, True)
 
 
+@pytest.mark.parametrize(("plan", "leaves_node"), [("4xgb200-z3-mb1", True), ("4xb200-z3-mb1", False)])
+def test_more_gpus_are_in_a_node_as_far_as_servers_are_sold_with_them(plan: str, *, leaves_node: bool) -> None:
+    assert mended(plan, asked(length=8192))["GPUs"].leaves_node is leaves_node
+
+
 def vars_of(shape: PlanShape) -> dict[str, object]:
     return {name: getattr(shape, name) for name in PlanShape.__dataclass_fields__}
 
