@@ -70,8 +70,8 @@ class Session:
 
     def _run_case(self, part: Part, case: Case) -> bool:
         """False when the session's time ended it: it is then not recorded, and the next session tries again."""
-        started_s = self._bench.clock_s()
-        deadline_s = min(self._end_s, started_s + part.case_s)
+        started_s, case_s = self._bench.clock_s(), part.case_s * self._bench.scale.patience
+        deadline_s = min(self._end_s, started_s + case_s)
         if deadline_s <= started_s:
             return False
         folder = self._bench.folder / f"{part.name}-{case.name}".replace(" ", "-")
@@ -80,7 +80,7 @@ class Session:
         except TimeIsUp:
             if deadline_s == self._end_s:
                 return False
-            found = [Found(name="ended", value=None, detail=f"not within {part.case_s:.0f} s")]
+            found = [Found(name="ended", value=None, detail=f"not within {case_s:.0f} s")]
         except FrenzyError as error:
             found = [Found(name="refused", value=None, detail=error.reason.sentence)]
         except Exception as error:  # a case that fails must not cost the others, on a machine that is lent for minutes

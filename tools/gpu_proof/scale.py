@@ -26,7 +26,7 @@ class Scale:
 
     batch: sequences in a step. steps: of a timed run. matrix_cases: of the matrix at most. grid: of
     ``frenzy marp measure``; chunk: its cases in one go. compared: jobs whose plans are timed against each other.
-    disk_bytes: on disk at most, weights included.
+    disk_bytes: on disk at most, weights included. patience: how much longer a case may take than on a card.
     """
 
     base: Mapping[str, Any]
@@ -43,6 +43,7 @@ class Scale:
     grid_cases: int
     compared: tuple[Compared, ...]
     disk_bytes: int = 40 * GIB
+    patience: float = 1.0
 
 
 def _llama(hidden: int, intermediate: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
@@ -130,4 +131,5 @@ SMALL: Final = Scale(
         Compared(name="4M QLoRA", config=_TINY, sequence_length=64, training=_QLORA, plans=((4, False),)),
     ),
     disk_bytes=GIB,
+    patience=3.0,
 )

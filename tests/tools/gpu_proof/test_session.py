@@ -39,7 +39,7 @@ def clock() -> Clock:
 def bench(tmp_path: Path, clock: Clock) -> Bench:
     return Bench(
         machine=this_machine(DeviceKind.VIRTUAL),
-        scale=SMALL,
+        scale=replace(SMALL, patience=1.0),
         calibration=default_calibration(),
         folder=tmp_path / "work",
         output=tmp_path,
