@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.growing import growing
-from tests.e2e.walker import ELASTIC_CLUSTER, RECONCILE, Walker, job_text
+from tests.e2e.walker import ELASTIC_CLUSTER, RECONCILE, Walker, job_text, on_slow_gpus
 from tests.scenarios import elastic, swap
 from tests.scenarios.elastic import Story
 from tests.scenarios.swap import SwapStory
@@ -32,11 +32,6 @@ def elastic_api(elastic_walker: Walker) -> Iterator[Api]:
     address = ApiAddress(base_url=stack.base_url, login=SERVICE_USER, password=stack.password(SERVICE_USER))
     with Api(address, patience_s=60.0) as api:
         yield api
-
-
-def on_slow_gpus(max_gpus: int | None = None) -> Mapping[str, Any]:
-    """The type with four GPUs, each slow enough that steps are what takes the time."""
-    return {"gpu_types": ["t-slow"], "max_gpus": max_gpus}
 
 
 def spec_file(name: str, corpus: Any, **sections: Any) -> SpecFile:

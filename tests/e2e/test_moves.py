@@ -12,7 +12,7 @@ import signal
 import pytest
 from tests.e2e.growing import Moved, check_moves, growing, plans_of, rungs_of
 from tests.e2e.together import Run, Together
-from tests.e2e.walker import MODEL, Walker, long_training
+from tests.e2e.walker import MODEL, Walker, long_training, on_slow_gpus
 
 from frenzy.core.lifecycle.reschedule import Rung
 from frenzy.core.runs.ledger import JobState
@@ -22,8 +22,7 @@ from frenzy.core.values.errors import ReasonCode
 @pytest.fixture(scope="module")
 def killed(walker: Walker) -> Run:
     """A run that trains until its test, on GPUs that no other test of these wants at that time."""
-    constraints = {"gpu_types": ["t-slow"], "max_gpus": 2}
-    return walker.start("killed", training=long_training(), checkpoint={"every_steps": 4}, constraints=constraints)
+    return walker.start("killed", training=long_training(), checkpoint={"every_steps": 4}, constraints=on_slow_gpus(2))
 
 
 @pytest.mark.usefixtures("killed")

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 from tests.e2e.together import Run
-from tests.e2e.walker import ONE_SLOW_GPU, PATIENCE_S, Walker, long_training
+from tests.e2e.walker import PATIENCE_S, Walker, long_training, on_slow_gpus
 from tests.embedded_stack import Stack
 
 from frenzy.cli.embedded.airflow_env import STACK_MARK
@@ -38,7 +38,7 @@ def mortal(elastic_walker: Walker) -> Walker:
 @pytest.fixture(scope="module")
 def unmoved(mortal: Walker) -> Run:
     """A run that trains through the first two of these deaths."""
-    return mortal.start("unmoved", training=long_training(), constraints=ONE_SLOW_GPU, elastic="off")
+    return mortal.start("unmoved", training=long_training(), constraints=on_slow_gpus(1), elastic="off")
 
 
 def pids_of(walker: Walker, view: RunView) -> set[int]:
@@ -89,7 +89,7 @@ def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_d
 ) -> None:
     survivors = pids_of(mortal, mortal.wait_for_step(*unmoved, 2))
     # Only now, so that it has to outlast nothing but the wait for its own steps.
-    dying = mortal.start("dying", training={"max_steps": 40}, constraints=ONE_SLOW_GPU, elastic="off")
+    dying = mortal.start("dying", training={"max_steps": 40}, constraints=on_slow_gpus(1), elastic="off")
     mortal.wait_for_step(*dying, 12)  # beyond its second checkpoint
     home = str(mortal.stack.settings.home)
     kill_processes(each for each in marked_processes(STACK_MARK, home) if each.pid not in survivors)
@@ -113,7 +113,7 @@ def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_d
 def nightly(mortal: Walker) -> Run:
     """A run that trains when Airflow is stopped."""
     sections = {"training": long_training(), "checkpoint": {"every_steps": 1000, "keep": 2}}
-    return mortal.start("nightly", constraints=ONE_SLOW_GPU, elastic="off", **sections)
+    return mortal.start("nightly", constraints=on_slow_gpus(1), elastic="off", **sections)
 
 
 def test_a_program_that_is_told_to_end_stops_its_stack_first(mortal: Walker, nightly: Run) -> None:

@@ -115,8 +115,9 @@ def job_text(name: str, corpus: Path, **sections: Mapping[str, Any] | str | int)
     return yaml.safe_dump(document, sort_keys=False)
 
 
-# Steps on such a GPU are waited for, not computed: a run that only has to be there costs its machine little.
-ONE_SLOW_GPU: Mapping[str, Any] = {"gpu_types": ["t-slow"], "max_gpus": 1}
+def on_slow_gpus(max_gpus: int | None = None) -> dict[str, Any]:
+    """The type with four GPUs, so slow that steps are waited for: a run that only has to be there costs little."""
+    return {"gpu_types": ["t-slow"], "max_gpus": max_gpus}
 
 
 def long_training(steps: int = 5000) -> dict[str, Any]:
