@@ -25,7 +25,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import MAX_PRIORITY, NAME_PATTERN
-from frenzy.core.values.queue_rules import ANY_OTHER, QueueRule, QueueRules, Quota, TeamRule
+from frenzy.core.values.queue_rules import ANY_OTHER, QueueRule, QueueRules, Quota, TeamRule, idle_quota
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def idle_quotas(rules: QueueRules, *clusters: Cluster) -> list[str]:
     there = {gpu.name: gpu for each in clusters for gpu in each.gpu_types}.values()
     if refused := rules.unknown_gpu_types(there, [each.gpu for each in CATALOGUE.values()]):
         raise SpecError(refused)
-    return [f"{each.path}: {each.value} limits nothing; {each.allowed}." for each in rules.unknown_gpu_types(there)]
+    return [idle_quota(each) for each in rules.unknown_gpu_types(there)]
 
 
 class QueueFile:

@@ -185,6 +185,11 @@ class QueueRules:
 NO_RULES: Final = QueueRules()
 
 
+def idle_quota(unknown: Violation) -> str:
+    """The sentence on one of ``QueueRules.unknown_gpu_types``."""
+    return f"{unknown.path}: {unknown.value} limits nothing; {unknown.allowed}."
+
+
 def _types_there(asked: str, there: Collection[GpuType]) -> str:
     meant = types_named(asked, there)
     hint = f" (did you mean {meant[0].name}?)" if len(meant) == 1 else ""

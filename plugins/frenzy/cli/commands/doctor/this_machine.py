@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from frenzy.cli.commands.doctor.findings import Finding, Level, checked, ok, problem, warning
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.queue_rules import NO_RULES
+from frenzy.core.values.queue_rules import NO_RULES, idle_quota
 from frenzy.core.values.units import counted, format_bytes
 from frenzy.settings import LauncherKind, Settings
 
@@ -76,8 +76,7 @@ def files(settings: Settings) -> Iterator[Finding]:
         cluster = load_cluster(settings.cluster_file)
         read.append(f"cluster {settings.cluster_file}")
         for each in rules.unknown_gpu_types(cluster.gpu_types):
-            detail = f"{settings.queue_file}: {each.path}: {each.value} limits nothing; {each.allowed}."
-            yield warning("settings", detail, "Correct the name in the queue file.")
+            yield warning("settings", f"{settings.queue_file}: {idle_quota(each)}", "Correct it in the queue file.")
     else:
         from frenzy.wiring import pod_rules
 
