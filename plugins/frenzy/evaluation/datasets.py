@@ -32,6 +32,26 @@ _RECORDED_BY_NAME: Final = {"a100_80gb": "4.48.1", "a100_80gb_liger": "4.45.2", 
 _RECORDED_FOR_LIGER: Final = "4.45.2"
 _ASSUMED: Final = "4.48"
 _COLUMN: Final = "transformers"
+# As alike are a slip and what was meant, of a file that has other columns, too, and of one that has not.
+_SLIP: Final = 0.85
+_MEANT: Final = 0.75
+# What other tools call the same, and no likeness tells.
+_SYNONYMS: Final = {
+    "batch_size": "micro_batch",
+    "per_device_train_batch_size": "micro_batch",
+    "seq_len": "sequence_length",
+    "max_seq_length": "sequence_length",
+    "model_name_or_path": "model",
+    "world_size": "num_gpus",
+    "gradient_accumulation_steps": "accumulation",
+    "gradient_checkpoint": "checkpointing",
+    "gradient_checkpointing": "checkpointing",
+    "dtype": "precision",
+    "optim": "optimizer",
+    "attn_implementation": "attention",
+    "lora_r": "lora_rank",
+    "target_modules": "lora_targets",
+}
 
 ReadRow = Callable[[Cells, int, Calibration], PublishedRow]
 
@@ -113,7 +133,7 @@ def read_dataset(
     if not file.is_file():
         raise _refused(f"{file} is not a file.", "Name a CSV file.")
     columns, table = _table(file)
-    known = next((each for each in formats if set(each.columns) <= set(columns)), None)
+    known = _format_of(columns, formats)
     if known is None:
         names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in formats)
         nearest = max(formats, key=lambda each: len(set(each.columns) & set(columns)))
@@ -133,9 +153,15 @@ def unread_columns(file: Path, formats: Sequence[DatasetFormat] = FORMATS) -> tu
     Of a kind of file that has others, too, only those that are nearly one that is missing. Raises as ``read_dataset``.
     """
     columns = _table(file)[0]
-    of = next((each for each in formats if set(each.columns) <= set(columns)), None)
-    unknown = {} if of is None else _unknown(columns, of, of.known)
-    return tuple(_with_hint(*each) for each in unknown.items() if each[1] or (of and not of.has_others))
+    of = _format_of(columns, formats)
+    if of is None:
+        return ()
+    unknown = _unknown(columns, of, of.known)
+    return tuple(_with_hint(*each) for each in unknown.items() if each[1] or not of.has_others)
+
+
+def _format_of(columns: Sequence[str], formats: Sequence[DatasetFormat]) -> DatasetFormat | None:
+    return next((each for each in formats if set(each.columns) <= set(columns)), None)
 
 
 def _unknown(columns: Sequence[str], of: DatasetFormat, fields: Sequence[str]) -> dict[str, str | None]:
@@ -153,28 +179,6 @@ def _meant(name: str, missing: Sequence[str], alike: float) -> str | None:
 
 def _with_hint(name: str, meant: str | None) -> str:
     return f"{name} (did you mean {meant}?)" if meant else name
-
-
-# As alike are a slip and what was meant, of a file that has other columns, too, and of one that has not.
-_SLIP: Final = 0.85
-_MEANT: Final = 0.75
-# What other tools call the same, and no likeness tells.
-_SYNONYMS: Final = {
-    "batch_size": "micro_batch",
-    "per_device_train_batch_size": "micro_batch",
-    "seq_len": "sequence_length",
-    "max_seq_length": "sequence_length",
-    "model_name_or_path": "model",
-    "world_size": "num_gpus",
-    "gradient_accumulation_steps": "accumulation",
-    "gradient_checkpoint": "checkpointing",
-    "gradient_checkpointing": "checkpointing",
-    "dtype": "precision",
-    "optim": "optimizer",
-    "attn_implementation": "attention",
-    "lora_r": "lora_rank",
-    "target_modules": "lora_targets",
-}
 
 
 def _table(file: Path) -> tuple[tuple[str, ...], list[Cells]]:
