@@ -231,7 +231,7 @@ def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> Stat
 
 
 def _show_plans(console: Console, view: RunView) -> None:
-    from frenzy.cli.render.tables import candidates_table
+    from frenzy.cli.render.plan_tables import candidates_table
 
     fits = [each for each in view.candidates if each.feasible]
     refused = [each for each in view.candidates if not each.feasible]
@@ -243,7 +243,8 @@ def _show_plans(console: Console, view: RunView) -> None:
 
 
 def _show_placement(console: Console, attempt: Attempt) -> None:
-    from frenzy.cli.render.tables import memory_breakdown, placement_text
+    from frenzy.cli.render.plan_tables import memory_breakdown
+    from frenzy.cli.render.tables import placement_text
 
     plan = attempt.plan
     console.print(

@@ -104,7 +104,7 @@ def job_of(job: Any) -> TrainingJob:
 def log_plans(log: Any, view: RunView) -> None:
     """Every plan with its predicted memory and the reason for its rank or refusal."""
     from frenzy.cli.render.console import log_lines
-    from frenzy.cli.render.tables import candidates_table
+    from frenzy.cli.render.plan_tables import candidates_table
 
     for line in log_lines(candidates_table(f"Plans of {view.run.job.name}", view.candidates)):
         log.info("%s", line)

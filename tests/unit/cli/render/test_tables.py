@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 from tests.unit.core.attempts import attempt
 
-from frenzy.cli.render.tables import Grid, candidates_table, grid, off_by, step_text
+from frenzy.cli.render.plan_tables import candidates_table
+from frenzy.cli.render.tables import Grid, grid, off_by, step_text
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import format_duration

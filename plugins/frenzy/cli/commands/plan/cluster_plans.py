@@ -10,7 +10,8 @@ from rich.text import Text
 
 from frenzy.cli.render.console import err, out
 from frenzy.cli.render.error_text import show_reason
-from frenzy.cli.render.tables import Grid, candidates_table, compact_candidates_table, grid, memory_breakdown
+from frenzy.cli.render.plan_tables import candidates_table, compact_candidates_table, memory_breakdown
+from frenzy.cli.render.tables import Grid, grid
 from frenzy.core.planning.remedy_changes import nearest
 from frenzy.core.planning.selection import fitting
 from frenzy.core.values.units import counted

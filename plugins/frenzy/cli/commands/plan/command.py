@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from frenzy.adapters.spec.spec_file import checked_spec
-from frenzy.cli.commands.plan.listing import show_plan
+from frenzy.cli.commands.plan.cluster_plans import show_plan
 from frenzy.cli.commands.plan.tracing import TraceProgress
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.error_text import FAILED, REFUSED, show_reason

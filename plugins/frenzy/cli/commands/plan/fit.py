@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from frenzy.adapters.spec.job_spec import job_to_document
 from frenzy.adapters.spec.yaml_core import dump_yaml
 from frenzy.cli.render.console import out
-from frenzy.cli.render.tables import Grid, candidates_table, grid, memory_breakdown, size
+from frenzy.cli.render.plan_tables import candidates_table, memory_breakdown
+from frenzy.cli.render.tables import Grid, grid, size
 from frenzy.core.values.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
     """What to change, the lines of the job to paste, and the plans that then fit."""
     console = out()
     host = format_bytes(answer.host_memory_bytes)
-    each_node = " a node" if " on " in answer.cards else ""
     fits = [each for each in answer.candidates if each.feasible]
     if answer.in_place_of is not None:
         console.print(_alone(f"Any one of these alone mends {answer.in_place_of}", answer.mends))
@@ -46,7 +46,7 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
             console.print(f"  {each}", soft_wrap=True)
         console.print("\nIn the job's file:\n")
         console.print(changed_lines(asked, answer.job), markup=False, highlight=False, soft_wrap=True)
-    console.print(candidates_table(f"Plans on {answer.cards}, with {host} of host memory{each_node}", fits[:top]))
+    console.print(candidates_table(f"Plans on {answer.cards}, with {host} of host memory a node", fits[:top]))
     if answer.in_place_of is None:
         console.print(memory_breakdown(fits[0].plan))
     _say_others(answer)
