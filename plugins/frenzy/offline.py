@@ -191,8 +191,8 @@ def fit_offline(
     from frenzy.core.planning.estimated_plans import network_taken
     from frenzy.core.planning.marp import (
         PlanRequest,
-        after_failure,
-        assumed_of_failure,
+        changes_of_plan,
+        failed_plan,
         mending_changes,
         plan_candidates,
         remedies,
@@ -200,21 +200,19 @@ def fit_offline(
     from frenzy.core.planning.model_notes import model_line, model_notes
 
     own, note = _types_in(cluster_file, settings)
-    there, failed = plan_asked_for(cards, own, cards_sold_as) or (nodes_of_cards(cards, own, cards_sold_as), None)
+    there, shape_asked = plan_asked_for(cards, own, cards_sold_as) or (nodes_of_cards(cards, own, cards_sold_as), None)
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
     shape, trace = _model_of(job, settings, told)
     steps, left_s = _steps(job), _seconds_to_deadline(job)
     request = PlanRequest(job=free, shape=shape, total_steps=steps.number, seconds_to_deadline=left_s, trace=trace)
     calibration = _calibration_of(job, shape)
-    assumed = ""
-    if failed is not None:
-        request = after_failure(failed, request, there, calibration, policy)
-        assumed = assumed_of_failure(failed, request, there, calibration)
+    failed = None if shape_asked is None else failed_plan(shape_asked, request, there, calibration, policy)
+    mends = () if failed is None else changes_of_plan(failed, there, calibration)
+    request = request if failed is None else failed.after
     candidates = plan_candidates(request, there, calibration, policy)
     changes: tuple[Change, ...] | None = ()
     alone: tuple[SingleChange, ...] = ()
-    mends = () if failed is None else mending_changes(request, there, calibration, policy, failed=failed)
     if not any(each.feasible for each in candidates):
         alone = mending_changes(request, there, calibration, policy)
         remedy = remedies(request, there, calibration, policy, within=True)
@@ -223,7 +221,10 @@ def fit_offline(
             candidates = plan_candidates(remedy.request, there, calibration, policy)
             free = remedy.request.job
     leaves_node = any(each.leaves_node for each in (*mends, *alone))
-    network = network_taken(there.gpu_types, calibration) if leaves_node else ""
+    taken = (
+        None if failed is None else failed.assumed,
+        network_taken(there.gpu_types, calibration) if leaves_node else None,
+    )
     return FitAnswer(
         cards=_cards_of(there),
         host_memory_bytes=there.nodes[0].host_memory_bytes,
@@ -231,11 +232,11 @@ def fit_offline(
         job=free,
         candidates=candidates,
         alone=alone,
-        in_place_of=None if failed is None else failed.plan_id,
+        in_place_of=None if failed is None else failed.plan.plan_id,
         mends=mends,
         model=model_line(free, shape, steps.number),
         data_refusal=steps.refusal,
-        note=_joined(note, steps.note, assumed, network, _tokenizer_note(free), *model_notes(free, shape)),
+        note=_joined(note, steps.note, *taken, _tokenizer_note(free), *model_notes(free, shape)),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.planning.asked_cards import nodes_of_cards
-from frenzy.core.planning.marp import PlanRequest, after_failure, mending_changes, plan_candidates, remedies
+from frenzy.core.planning.marp import PlanRequest, changes_of_plan, failed_plan, plan_candidates, remedies
 from frenzy.core.planning.remedy_changes import Change
 from frenzy.core.planning.single_changes import SingleChange
 from frenzy.core.values.cluster import Cluster
@@ -108,10 +108,10 @@ def _mended(row: dict[str, str], calibration: Calibration) -> tuple[PlanShape, t
     told: dict[str, Any] = {"attention": row["attention"].split("|")[0], "loss": row["loss"] or "torch"}
     as_told = replace(request, job=replace(request.job, training=replace(request.job.training, **told)))
     try:
-        request = after_failure(failed, as_told, cluster, calibration)
+        plan = failed_plan(failed, as_told, cluster, calibration)
     except PermanentError:  # no coefficients of its attention
-        request = after_failure(failed, request, cluster, calibration)
-    return failed, mending_changes(request, cluster, calibration, failed=failed)
+        plan = failed_plan(failed, request, cluster, calibration)
+    return failed, changes_of_plan(plan, cluster, calibration)
 
 
 def _plan(row: dict[str, str]) -> PlanShape:

@@ -12,7 +12,7 @@ GPUs, then the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
@@ -29,7 +29,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.gpu_catalogue import types_named
 from frenzy.core.values.job import Checkpointing
-from frenzy.core.values.resource_plan import Candidate, PlanShape
+from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 from frenzy.core.values.units import format_bytes
 
 __all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "smallest_remedy"]
@@ -126,16 +126,36 @@ def remedies(
 
 
 def mends_plans(policy: str) -> bool:
-    """Whether ``after_failure`` answers by this policy, of a job that names its model."""
+    """Whether ``failed_plan`` answers by this policy, of a job that names its model."""
     return _policy(policy) is closed_form_candidates
 
 
-def after_failure(
-    failed: PlanShape, request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
-) -> PlanRequest:
-    """``request`` once this plan of it ran out of memory: never again, and with room for what it took unseen.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedPlan:
+    """A plan that ran out of memory. after: what is asked for then: others, with room for what it took unseen."""
 
-    A plan that is predicted to fit took at least what its peak leaves free of the card, as after an attempt. Raises
+    plan: ResourcePlan
+    after: PlanRequest
+
+    @property
+    def assumed(self) -> str:
+        """What it is taken to have needed, where it is predicted to fit; else nothing."""
+        unseen, plan = self.after.extra_bytes_per_gpu, self.plan
+        return (
+            f"{plan.plan_id} is predicted to need {format_bytes(plan.memory.required_bytes)} of "
+            f"{format_bytes(plan.gpu_memory_bytes)}; it is taken to have needed {format_bytes(unseen)} more, which is "
+            "the least with which it can have failed."
+            if unseen
+            else ""
+        )
+
+
+def failed_plan(
+    failed: PlanShape, request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+) -> FailedPlan:
+    """The plan of ``request`` that ran out of memory.
+
+    One that is predicted to fit took at least what its peak leaves free of the card, as after an attempt. Raises
     PermanentError where the job has no such plan, or its plans are not predicted by the closed form.
     """
     if not mends_plans(policy) or not request.job.names_a_model:
@@ -146,38 +166,21 @@ def after_failure(
         raise _no_such_plan(failed, request)
     plan = known[0].plan
     unseen = plan.gpu_memory_bytes - plan.memory.peak_allocated_bytes if known[0].feasible else 0
-    return replace(request, excluded_shapes=(*request.excluded_shapes, failed), extra_bytes_per_gpu=unseen)
-
-
-def assumed_of_failure(failed: PlanShape, after: PlanRequest, cluster: Cluster, calibration: Calibration) -> str:
-    """What ``after_failure`` took this plan to have needed, where it is predicted to fit; else nothing."""
-    unseen = after.extra_bytes_per_gpu
-    if not unseen:
-        return ""
-    plan = _candidates(closed_form_candidates, _looking_at(failed, after), cluster, calibration)[0].plan
-    return (
-        f"{plan.plan_id} is predicted to need {format_bytes(plan.memory.required_bytes)} of "
-        f"{format_bytes(plan.gpu_memory_bytes)}; it is taken to have needed {format_bytes(unseen)} more, which is the "
-        "least with which it can have failed."
-    )
+    after = replace(request, excluded_shapes=(*request.excluded_shapes, failed), extra_bytes_per_gpu=unseen)
+    return FailedPlan(plan=plan, after=after)
 
 
 def mending_changes(
-    request: PlanRequest,
-    cluster: Cluster,
-    calibration: Calibration,
-    policy: str = "closed-form",
-    *,
-    failed: PlanShape | None = None,
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
 ) -> tuple[SingleChange, ...]:
-    """Every single change after which ``request`` fits ``cluster``, which it does not as it is; least effect first.
-
-    failed: instead, every one of this plan alone, with ``request`` as it is ``after_failure``.
-    """
-    if failed is not None:
-        request = _looking_at(failed, request)
+    """Every single change after which ``request`` fits ``cluster``, which it does not as it is; least effect first."""
     known = _candidates(_policy(policy), request, cluster, calibration)
     return single_changes(Situation(request, cluster, ()), known, _solving(policy, calibration))
+
+
+def changes_of_plan(failed: FailedPlan, cluster: Cluster, calibration: Calibration) -> tuple[SingleChange, ...]:
+    """Every single change after which this very plan fits; least effect first."""
+    return mending_changes(_looking_at(failed.plan.shape, failed.after), cluster, calibration)
 
 
 def _looking_at(shape: PlanShape, request: PlanRequest) -> PlanRequest:

@@ -19,9 +19,8 @@ class PlanRequest:
 
     total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered again. only_shapes: the
     only plans that are looked at, where there are any; for the closed form. extra_bytes_per_gpu: memory seen beyond the
-    prediction; every plan must have room for
-    it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
-    jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
+    prediction; every plan must have room for it. seconds_to_deadline: from now, when the job has a deadline. residuals:
+    what runs of other jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
     that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
     for GPUs that there are. micro_batch_size: of the only plans that are looked at. measured_runs: what runs of the
     same script took, where nobody names its model. trace: of a model whose family has no coefficients. known_tokens:

@@ -14,7 +14,7 @@ from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.asked_cards import nodes_of_cards, plan_asked_for
 from frenzy.core.planning.grid import divisors
 from frenzy.core.planning.job_remedies import Effect
-from frenzy.core.planning.marp import after_failure, assumed_of_failure, mending_changes, plan_candidates
+from frenzy.core.planning.marp import changes_of_plan, failed_plan, mending_changes, plan_candidates
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.single_changes import SingleChange
 from frenzy.core.values.cluster import Cluster
@@ -43,8 +43,8 @@ def named(plan: str) -> tuple[Cluster, PlanShape]:
 
 def changes_of(plan: str, of: PlanRequest) -> tuple[SingleChange, ...]:
     there, failed = named(plan)
-    after = after_failure(failed, of, there, CALIBRATION)
-    return mending_changes(after, there, CALIBRATION, failed=failed)
+    plan = failed_plan(failed, of, there, CALIBRATION)
+    return changes_of_plan(plan, there, CALIBRATION)
 
 
 def mended(plan: str, of: PlanRequest) -> dict[str, SingleChange]:
@@ -80,7 +80,7 @@ SETTINGS = {
 def test_each_change_of_a_plan_tells_every_setting_that_differs_and_has_room_for_what_the_plan_took(plan: str) -> None:
     of = asked(length=4096)
     there, failed = named(plan)
-    extra = after_failure(failed, of, there, CALIBRATION).extra_bytes_per_gpu
+    extra = failed_plan(failed, of, there, CALIBRATION).after.extra_bytes_per_gpu
     found = mended(plan, of)
 
     assert found
@@ -138,7 +138,7 @@ def vars_of(shape: PlanShape) -> dict[str, object]:
 def test_stage_micro_batch_and_gpus_are_no_further_from_the_plan_than_needed(card: str, gpus: int, stage: int) -> None:
     assume(stage == 1 or gpus > 1)
     of, (there, failed) = asked(global_batch=8 * gpus), named(f"{gpus}x{card}-z{stage}-mb8")
-    after = after_failure(failed, of, there, CALIBRATION)
+    after = failed_plan(failed, of, there, CALIBRATION).after
     found = mended(failed.plan_id, of)
     if "micro-batch" in found:
         size = found["micro-batch"].plan.micro_batch_size
@@ -156,7 +156,7 @@ def test_stage_micro_batch_and_gpus_are_no_further_from_the_plan_than_needed(car
 
 def test_sequences_are_shortened_by_as_little_as_the_plan_needs() -> None:
     of, (there, failed) = asked(), named("8xa100-40-z2-mb1")
-    after = after_failure(failed, of, there, CALIBRATION)
+    after = failed_plan(failed, of, there, CALIBRATION).after
     length = int(mended(failed.plan_id, of)["data.sequence_length"].changes[0].after)
 
     def with_length(length: int) -> PlanRequest:
@@ -173,8 +173,8 @@ def test_offload_is_told_with_what_it_takes_of_the_host(host_gib: int, beside: l
     machine = replace(there, nodes=(replace(there.nodes[0], host_memory_bytes=host_gib * GIB),))
     of = asked()
     often = replace(of, job=replace(of.job, checkpoint=replace(of.job.checkpoint, every_steps=10)))
-    after = after_failure(failed, often, machine, CALIBRATION)
-    found = mending_changes(after, machine, CALIBRATION, failed=failed)
+    plan = failed_plan(failed, often, machine, CALIBRATION)
+    found = changes_of_plan(plan, machine, CALIBRATION)
 
     (offload,) = [each for each in found if each.changes[0].field == "optimizer states"]
     assert [each.field for each in offload.changes[1:]] == [
@@ -186,8 +186,8 @@ def test_offload_is_told_with_what_it_takes_of_the_host(host_gib: int, beside: l
 def test_what_a_plan_has_already_is_no_change_of_it() -> None:
     there, failed = named("1xa100-80-z1-mb1-ckpt-offload")
     small = replace(there, nodes=(replace(there.nodes[0], host_memory_bytes=64 * GIB),))
-    after = after_failure(failed, asked(), small, CALIBRATION)
-    found = mending_changes(after, small, CALIBRATION, failed=failed)
+    plan = failed_plan(failed, asked(), small, CALIBRATION)
+    found = changes_of_plan(plan, small, CALIBRATION)
 
     assert "host memory of a node of a100-80" in {each.changes[0].field for each in found}
     assert all(change.before != change.after for each in found for change in each.changes)
@@ -213,12 +213,11 @@ def test_a_plan_that_is_predicted_to_fit_is_believed_to_have_failed() -> None:
 
 def test_no_larger_card_is_told_where_only_the_least_is_known_that_the_plan_lacked() -> None:
     there, failed = named("8xa100-80-z2-mb2")
-    after = after_failure(failed, asked(), there, CALIBRATION)
+    plan = failed_plan(failed, asked(), there, CALIBRATION)
     known = {each: {of.effect for of in changes_of(each, asked())} for each in ("8xa100-80-z2-mb2", "8xa100-40-z2-mb1")}
 
     assert [plan for plan, effects in known.items() if Effect.OTHER_HARDWARE in effects] == ["8xa100-40-z2-mb1"]
-    said = assumed_of_failure(failed, after, there, CALIBRATION)
-    assert f"{format_bytes(after.extra_bytes_per_gpu)} more, which is the least" in said
+    assert f"{format_bytes(plan.after.extra_bytes_per_gpu)} more, which is the least" in plan.assumed
 
 
 def test_a_plan_that_lacks_memory_of_its_card_and_of_its_host_is_mended() -> None:
@@ -230,7 +229,7 @@ def test_a_plan_that_lacks_memory_of_its_card_and_of_its_host_is_mended() -> Non
 
 def test_a_plan_that_failed_is_not_the_planners_own_choice_after_it() -> None:
     of, (there, failed) = asked(), named("8xa100-80-z2-mb2")
-    after = after_failure(failed, of, there, CALIBRATION)
+    after = failed_plan(failed, of, there, CALIBRATION).after
 
     assert all(each.plan.shape != failed for each in plan_candidates(after, there, CALIBRATION) if each.feasible)
 
@@ -239,7 +238,7 @@ def test_a_plan_that_failed_is_not_the_planners_own_choice_after_it() -> None:
 def test_a_plan_that_the_job_has_not_is_refused_with_what_plans_are(plan: str) -> None:
     there, failed = named(plan)
     with pytest.raises(PermanentError, match=f"no plan {plan}") as refused:
-        after_failure(failed, asked(global_batch=16), there, CALIBRATION)
+        failed_plan(failed, asked(global_batch=16), there, CALIBRATION)
     for rule in ("global batch, 16", "key-value heads", "within a node"):
         assert rule in (refused.value.reason.remedy or "")
 
@@ -247,7 +246,7 @@ def test_a_plan_that_the_job_has_not_is_refused_with_what_plans_are(plan: str) -
 def test_only_plans_that_the_closed_form_predicts_can_be_mended() -> None:
     there, failed = named("8xa100-80-z2-mb2")
     with pytest.raises(PermanentError, match="closed form"):
-        after_failure(failed, asked(), there, CALIBRATION, "paper")
+        failed_plan(failed, asked(), there, CALIBRATION, "paper")
 
 
 def test_a_script_is_offered_no_setting_that_it_does_not_take() -> None:
