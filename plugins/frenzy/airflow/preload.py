@@ -30,7 +30,7 @@ MODULES: Final = (
     "frenzy.airflow.tasks.statistics",
     "frenzy.airflow.triggers.triggers",
     "frenzy.airflow.triggers.until_prepared",
-    "frenzy.cli.render.tables",
+    "frenzy.cli.render.plan_tables",
     "frenzy.trainer.data.data_facts",
     "frenzy.trainer.guarded",
     "frenzy.wiring",
