@@ -29,13 +29,14 @@ from frenzy.ports import LeasedAttempt, LedgerTx
 logger = logging.getLogger(__name__)
 
 _LOCK_ROW: Final = 1
+_FROZEN_WRITER_MS: Final = "60000"
 _RETRY_AFTER_S: Final = 2.0
-_FROZEN_WRITER_MS: Final = 60_000
-# For this transaction alone: a pooler may give the session to somebody else.
-_LIMITS: Final = text(
-    f"SELECT set_config('lock_timeout', '{int(BUSY_TIMEOUT_S * 1000)}', true),"
-    f" set_config('idle_in_transaction_session_timeout', '{_FROZEN_WRITER_MS}', true)"
-)
+# Limits and lock by one statement; limits of this transaction alone: a pooler may give the session to somebody else.
+_LOCK: Final = text(
+    "SELECT frenzy_lock.id FROM frenzy_lock, (SELECT set_config('lock_timeout', :lock_ms, true),"
+    " set_config('idle_in_transaction_session_timeout', :frozen_ms, true)) AS limits"
+    " WHERE frenzy_lock.id = :id FOR UPDATE OF frenzy_lock"
+).bindparams(id=_LOCK_ROW, frozen_ms=_FROZEN_WRITER_MS, lock_ms=str(int(BUSY_TIMEOUT_S * 1000)))
 _MISSING_TABLE_TEXTS: Final = ("no such table", "does not exist")
 
 
@@ -93,11 +94,9 @@ class SqlLedger:
     def _lock(self, connection: Connection) -> None:
         if self._is_sqlite:
             return
-        connection.execute(_LIMITS)
-        wanted = select(tables.lock.c.id).where(tables.lock.c.id == _LOCK_ROW).with_for_update()
-        if connection.execute(wanted).first() is None:
+        if connection.execute(_LOCK).first() is None:
             _make_lock_row(connection)
-            connection.execute(wanted).one()
+            connection.execute(_LOCK).one()
 
     def launch_pool(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> tuple[str, int] | None:
         """Pool and slots that a launch task instance should count, from its run's held lease.

@@ -7,9 +7,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable, Select, Table, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    union_all,
+)
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
 from frenzy.adapters.ledger_sql import known_documents, plan_table_rows, queue_rows, residual_rows, slots
@@ -40,6 +51,13 @@ from frenzy.ports import LedgerConflict
 T = TypeVar("T")
 # SQLite takes 32,766 parameters in a statement, some drivers of PostgreSQL 65,535.
 _MOST_KEYS = 10_000
+# Both tables by one statement: a writer reads them under the lock.
+_CLUSTER = union_all(
+    *(
+        select(literal_column(is_type).label("is_type"), table.c.position, table.c.document)
+        for is_type, table in (("1", tables.gpu_type), ("0", tables.node))
+    )
+).order_by("position")
 
 
 class SqlTransaction(AirflowTables):
@@ -174,13 +192,13 @@ class SqlTransaction(AirflowTables):
         return self._entries.get(run_key)
 
     def put_queue_entry(self, entry: QueueEntry) -> None:
-        try:
-            with self._savepoint():
-                name = plan_table_rows.put(self._connection, WantedPlans(entry.plans))
-                values = {"plan_table": name, **queue_rows.document_of(entry), **queue_rows.hold_of(entry)}
-                self._put(tables.queue_entry, {"run_key": entry.run_key}, values)
-        except IntegrityError as error:
-            raise LedgerConflict(no_such_run(entry.run_key)) from error
+        self._check_writable()
+        # Asked here: after what a constraint refuses, PostgreSQL takes nothing more in this transaction.
+        if self.run(entry.run_key) is None:
+            raise LedgerConflict(no_such_run(entry.run_key))
+        name = plan_table_rows.put(self._connection, WantedPlans(entry.plans))
+        values = {"plan_table": name, **queue_rows.document_of(entry), **queue_rows.hold_of(entry)}
+        self._put(tables.queue_entry, {"run_key": entry.run_key}, values)
         self._entries[entry.run_key] = entry
 
     def put_holds(self, entries: Sequence[QueueEntry]) -> None:
@@ -213,20 +231,17 @@ class SqlTransaction(AirflowTables):
         return self._one(Lease, tables.lease, run_key=run_key, attempt=attempt)
 
     def put_lease(self, lease: Lease) -> None:
+        self._check_writable()
         before = self.lease(lease.run_key, lease.attempt)
         takes = takes_slots(lease, before)
         cluster = self.cluster() if takes else Cluster((), ())
         check_lease(lease, before=before, held=self.held_leases() if takes else (), cluster=cluster)
-        try:
-            with self._savepoint():
-                self._put_lease_row(lease)
-                if before is not None and (takes or lease.state is LeaseState.ENDED):
-                    slots.release(self._connection, lease)
-                if takes:
-                    slots.hold(self._connection, lease, cluster)
-        except IntegrityError as error:
-            detail = f"GPUs for attempt {lease.attempt} of run {lease.run_key} are held by another lease."
-            raise LedgerConflict(Reason(code=ReasonCode.WAITING_FOR_GPUS, detail=detail)) from error
+        free = slots.free_slots(self._connection, lease, cluster) if takes else {}
+        self._put_lease_row(lease)
+        if before is not None and (takes or lease.state is LeaseState.ENDED):
+            slots.release(self._connection, lease)
+        if takes:
+            slots.hold(self._connection, lease, cluster, free)
         self._held = None
 
     def _put_lease_row(self, lease: Lease) -> None:
@@ -277,9 +292,11 @@ class SqlTransaction(AirflowTables):
 
     def cluster(self) -> Cluster:
         if self._cluster is None:
-            kinds = self._all(GpuType, select(tables.gpu_type.c.document).order_by(tables.gpu_type.c.position))
-            nodes = self._all(Node, select(tables.node.c.document).order_by(tables.node.c.position))
-            self._cluster = Cluster(gpu_types=kinds, nodes=nodes)
+            found = self._connection.execute(_CLUSTER).all()
+            self._cluster = Cluster(
+                gpu_types=tuple(known_documents.loads(GpuType, row.document) for row in found if row.is_type),
+                nodes=tuple(known_documents.loads(Node, row.document) for row in found if not row.is_type),
+            )
         return self._cluster
 
     def put_cluster(self, cluster: Cluster) -> None:
@@ -367,10 +384,6 @@ class SqlTransaction(AirflowTables):
         self._connection.execute(delete(table))
         if rows:
             self._connection.execute(insert(table), list(rows))
-
-    def _savepoint(self) -> Any:
-        self._check_writable()
-        return self._connection.begin_nested()
 
 
 @cache
