@@ -81,12 +81,14 @@ def thinned(records: Sequence[StepRecord], every: int, *, keeps_last: bool = Tru
     """
     groups = [list(each) for _, each in groupby(records[1:], key=lambda each: -(-each.step // every))]
     last = groups.pop() if groups and keeps_last else []
-    return [*records[:1], *(reduce(_merged, each) for each in groups), *last]
+    return [*records[:1], *map(_merged, groups), *last]
 
 
-def _merged(earlier: StepRecord, later: StepRecord) -> StepRecord:
-    validated = later.validation_loss if later.validation_loss is not None else earlier.validation_loss
-    return replace(later, peaks=earlier.peaks | later.peaks, validation_loss=validated)
+def _merged(group: Sequence[StepRecord]) -> StepRecord:
+    """The last one, with the peaks of all."""
+    validated = [each.validation_loss for each in group if each.validation_loss is not None]
+    peaks = reduce(or_, (each.peaks for each in group))
+    return replace(group[-1], peaks=peaks, validation_loss=validated[-1] if validated else None)
 
 
 # How the phases of a save begin, to be known by those who asked for it.
