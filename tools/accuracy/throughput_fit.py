@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frenzy.core.memory.model_inputs import Array, PlanRow
 from frenzy.core.planning.grid import grid_of
@@ -95,9 +96,11 @@ def fitted_values(runs: Sequence[PublishedRun]) -> dict[str, float]:
     names = tuple(_BOUNDS)
     value, least, most = (np.asarray(column, dtype=np.float64) for column in zip(*_BOUNDS.values(), strict=True))
     parts, measured = parts_of(runs), np.asarray([run.step_s for run in runs])
+    software = _Owners.of([run.software.name for run in runs])
+    generation = _Owners.of([architecture_of(run.gpu).name for run in runs])
 
     def residuals(at: Array) -> Array:
-        reached = _shares(dict(zip(names, at.tolist(), strict=True)), runs)
+        reached = _shares(dict(zip(names, at.tolist(), strict=True)), software, generation)
         return np.asarray(np.log(step_seconds(parts, reached) / measured), dtype=np.float64)
 
     damping, found = 1e-2, residuals(value)
@@ -129,14 +132,24 @@ def _step(residuals: Callable[[Array], Array], value: Array, found: Array, scale
     return step
 
 
-def _shares(values: Mapping[str, float], runs: Sequence[PublishedRun]) -> Utilisation:
-    """The shares with an entry for each run."""
-    software = [run.software.name for run in runs]
-    generation = [architecture_of(run.gpu).name for run in runs]
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """Names that own values, and which of them each run has."""
 
-    def column(name: str, owners: Sequence[str]) -> Array:
-        found = {owner: _value(values, name, owner) for owner in set(owners)}
-        return np.asarray([found[owner] for owner in owners])
+    names: tuple[str, ...]
+    of_runs: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, each_run: Sequence[str]) -> _Owners:
+        names, of_runs = np.unique(each_run, return_inverse=True)
+        return cls(tuple(names.tolist()), of_runs)
+
+
+def _shares(values: Mapping[str, float], software: _Owners, generation: _Owners) -> Utilisation:
+    """The shares with an entry for each run."""
+
+    def column(name: str, owners: _Owners) -> Array:
+        return np.asarray([_value(values, name, each) for each in owners.names])[owners.of_runs]
 
     return Utilisation(
         name="the fit",
