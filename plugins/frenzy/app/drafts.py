@@ -28,6 +28,7 @@ from frenzy.core.values.scheduling_facts import Hold, Start
 
 _RUN_ID: Final = "draft"
 _MOST_SHOWN: Final = 30
+_STEPS_ASSUMED: Final = f"Times are for {ASSUMED_STEPS} steps: the data are counted when the run begins."
 NOT_COUNTED: Final = DataFacts()
 # Of a change: deeper and longer than any field.
 _MOST_NAMES: Final = 6
@@ -105,10 +106,11 @@ def draft(
         preview = plans()
     fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
     refused = [each for each in preview.candidates if not each.feasible]
-    model, note = _told_of(run)
+    model, notes = _told_of(run)
     view = replace(
-        unplanned(job, shown=shown, note=note),
+        unplanned(job, shown=shown, note=None if run.total_steps is not None else _STEPS_ASSUMED),
         model=model,
+        model_notes=notes,
         total_steps=run.total_steps or ASSUMED_STEPS,
         candidates=(*fitting[:_MOST_SHOWN], *refused[:_MOST_SHOWN]),
         num_fitting=len(fitting),
@@ -169,17 +171,13 @@ def unplanned(job: TrainingJob, *, shown: str, note: str | None) -> DraftView:
     return DraftView(name=job.name, dag_id=dag_id_of(job.name), shown=shown, total_steps=steps, note=note)
 
 
-def _told_of(run: RunRecord) -> tuple[str | None, str | None]:
-    """What is trained, and the note."""
-    notes, line = [], None
-    if run.total_steps is None:
-        notes.append(f"Times are for {ASSUMED_STEPS} steps: the data are counted when the run begins.")
+def _told_of(run: RunRecord) -> tuple[str | None, tuple[str, ...]]:
+    """What is trained, and what its user may not expect of that."""
     with suppress(PermanentError):  # of a model that is not supported the reason says so
         if run.job.names_a_model:
             shape = model_shape(run.model_config or {})
-            line = model_line(run.job, shape, run.total_steps or ASSUMED_STEPS)
-            notes += model_notes(run.job, shape)
-    return line, "\n".join(notes) or None
+            return model_line(run.job, shape, run.total_steps or ASSUMED_STEPS), model_notes(run.job, shape)
+    return None, ()
 
 
 def _with_decision(services: Services, view: DraftView, run: RunRecord, fitting: list[Candidate]) -> DraftView:

@@ -124,6 +124,15 @@ def test_submitting_stores_the_spec_and_starts_a_run_of_it(online: Command, worl
     assert "# beside this file" in stored
 
 
+def test_submitting_says_what_is_trained_and_which_default_is_seldom_meant(online: Command, spec: Path) -> None:
+    text = spec.read_text().replace("vocab_size: 264", "vocab_size: 50257").replace("name: words", "name: byte-words")
+    spec.write_text(text)
+    said = online("submit", str(spec), "--no-trigger")
+    assert "Model: gpt2 of " in said.out
+    assert said.err.startswith("Note: model.tokenizer is byte")
+    assert "steps: the data" not in said.err, "no times are told here"
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [

@@ -102,8 +102,8 @@ def test_a_draft_says_what_is_trained_and_which_default_is_seldom_meant(user: Us
     view = drafted(user("ada"))
     assert view.model is not None and view.model.startswith("gpt2 of ") and "102,400 tokens in 100 steps" in view.model
     models.other["vocab_size"] = 50257
-    note = drafted(user("ada")).note
-    assert note is not None and note.startswith("model.tokenizer is byte")
+    (note,) = drafted(user("ada")).model_notes
+    assert note.startswith("model.tokenizer is byte")
 
 
 def test_a_name_that_is_stored_says_that_it_is_replaced(user: Users) -> None:

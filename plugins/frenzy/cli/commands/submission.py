@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.core.runs.protocol import JobDraft, SubmitJob, SubmittedJob
+from frenzy.core.runs.views import DraftView
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.values.job import TrainingJob
 
@@ -34,12 +35,15 @@ _POLL_S: Final = 0.3
 class Started:
     """A job that was submitted.
 
-    run_id: None when no run was asked for, or none was started as no plan fits; refusal: why none does.
+    run_id: None when no run was asked for, or none was started as no plan fits; refusal: why none does. model: what is
+    trained, in one line; model_notes: what its user may not expect of it.
     """
 
     job: SubmittedJob
     run_id: str | None
     refusal: Reason | None = None
+    model: str | None = None
+    model_notes: tuple[str, ...] = ()
 
 
 Tell = Callable[[str], None]
@@ -63,15 +67,19 @@ def submit_spec(
     """
     job = api.ask(endpoints.submit(SubmitJob(yaml_text=spec.text)))
     stored(job)
-    refusal = _refusal(api, spec.text, tell) if plans_first else None
-    if not trigger or refusal is not None:
-        return Started(job=job, run_id=None, refusal=refusal)
+    started = Started(job=job, run_id=None)
+    draft = _draft(api, spec.text, tell) if plans_first else None
+    if draft is not None:
+        refusal = None if draft.num_fitting else draft.reason
+        started = replace(started, refusal=refusal, model=draft.model, model_notes=draft.model_notes)
+    if not trigger or started.refusal is not None:
+        return started
     wait_for_dag(api, job.dag_id, spec.job, tell=tell)
-    return Started(job=job, run_id=trigger_run(api, job.dag_id, {}))
+    return replace(started, run_id=trigger_run(api, job.dag_id, {}))
 
 
-def _refusal(api: Api, text: str, tell: Tell) -> Reason | None:
-    """Why no plan of the job fits; None where one does, and where that shows only when the run is planned.
+def _draft(api: Api, text: str, tell: Tell) -> DraftView | None:
+    """What would become of the job now; None where that shows only when the run is planned.
 
     Raises SpecError for a model's config that the run would refuse.
     """
@@ -81,12 +89,11 @@ def _refusal(api: Api, text: str, tell: Tell) -> Reason | None:
         while not wait([asked], SILENCE_S).done:
             tell(f"The job's plans are being listed, for {time.monotonic() - began_s:.0f} s.")
     try:
-        draft = asked.result()
+        return asked.result()
     except SpecError:
         raise
     except FrenzyError:
         return None
-    return None if draft.num_fitting else draft.reason
 
 
 def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, tell: Tell) -> None:

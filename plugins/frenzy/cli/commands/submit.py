@@ -11,7 +11,7 @@ from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.commands.server import connect
 from frenzy.cli.commands.submission import Started, submit_spec
 from frenzy.cli.commands.until_end import until_end
-from frenzy.cli.render.console import err, out, print_json
+from frenzy.cli.render.console import err, out, print_json, show_note
 from frenzy.cli.render.error_text import FAILED, show_reason
 from frenzy.core.runs.protocol import SubmittedJob
 from frenzy.core.values.job import TrainingJob
@@ -47,6 +47,10 @@ def _show_stored(job: SubmittedJob) -> None:
 
 
 def _show(started: Started, spec: TrainingJob) -> None:
+    for each in started.model_notes:
+        show_note(each)
+    if started.model is not None:
+        out().print(f"Model: {started.model}", soft_wrap=True)
     if started.refusal is not None:
         out().print("No plan fits now, and no run was started.")
         show_reason(err(), started.refusal)

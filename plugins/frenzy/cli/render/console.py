@@ -77,6 +77,12 @@ def log_lines(printed: Any) -> list[str]:
     return [line.rstrip() for line in text.getvalue().rstrip().splitlines()]
 
 
+def show_note(note: str | None) -> None:
+    """Say what was assumed, or what nobody may expect: a line for each, beside the answer."""
+    for each in (note or "").splitlines():
+        err().print(f"Note: {each}", style="yellow", soft_wrap=True)
+
+
 def print_json(value: object) -> None:
     """``value`` as indented JSON on stdout, and nothing else."""
     sys.stdout.write(json.dumps(encode(value), indent=2) + "\n")

@@ -77,7 +77,7 @@ class DraftView:
     """What would become of a job if it were submitted now.
 
     shown: the specification as its DAG shows it. total_steps: what times are for. model: what is trained, in one line;
-    None where no model is named or read. note: what is not known yet, and what a user may not expect of the model.
+    None where no model is named or read. model_notes: what a user may not expect of it. note: what is not known yet.
     candidates: those that fit, best first, then refused ones; long lists are cut, so ``num_fitting`` and
     ``num_refused`` count all. reason: why none fits, with a remedy; else why the next pass would start it with
     ``plan_id``, or would not. replaces: whether a job of its name is stored already. trigger: when its DAG runs by
@@ -94,6 +94,7 @@ class DraftView:
     num_fitting: int = 0
     num_refused: int = 0
     model: str | None = None
+    model_notes: tuple[str, ...] = ()
     note: str | None = None
     reason: Reason | None = None
     plan_id: str | None = None

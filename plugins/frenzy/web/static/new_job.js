@@ -3,7 +3,7 @@ import { Refusal, Shown, actionButton, airflowLink, bytes, duration, el, get, lo
 import { costOf, planId, plansOf, timed } from "./plans.js";
 import { Schedule, scheduleWords } from "./schedule.js";
 import { handedOver, parsed, trigger, unpause } from "./starting.js";
-import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
+import { isRefused, notesOf, planOf, refusal, startOf, trainsFor } from "./verdict.js";
 
 const PAUSE_MS = 500;
 const AGAIN_MS = 1000;
@@ -28,7 +28,7 @@ function facts(draft) {
 function summary(draft, tune) {
   return [
     draft.replaces ? notice(`Running it replaces the stored job ${draft.name}; give it another name to keep that.`, null, "warn") : null,
-    draft.note ? notice(draft.note, null, "warn") : null,
+    ...notesOf(draft),
     draft.tuned.length ? notice("Changed so that it fits:", draft.tuned.join("; ")) : null,
     isRefused(draft) ? el("div", { class: "notice bad" }, reason(draft.reason)) : facts(draft),
     isRefused(draft) && draft.model ? el("p", { class: "faint" }, `Model: ${draft.model}`) : null,

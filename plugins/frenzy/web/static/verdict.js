@@ -13,6 +13,11 @@ export function planOf(draft) {
   return plans.find((each) => planId(each) === draft.plan_id) || draft.candidates.find((each) => each.rank === 1)?.plan;
 }
 
+// What is not known yet, and what a user may not expect of the model.
+export function notesOf(draft) {
+  return [draft.note, ...draft.model_notes].filter(Boolean).map((each) => notice(each, null, "warn"));
+}
+
 export function startOf(draft) {
   if (draft.plan_id) return "now";
   return `it would wait, as number ${draft.position ?? "–"} in the queue`

@@ -1,7 +1,7 @@
 // What a run's job would get with other values: the answer of the page New job, beside the run's own plan.
 import { Refusal, Shown, actionButton, bytes, difference, duration, el, get, leaveTo, notice, post, reason, table } from "./page.js";
 import { costOf, memoryCell, planId, plansOf, settings, termNames, timed } from "./plans.js";
-import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
+import { isRefused, notesOf, planOf, refusal, startOf, trainsFor } from "./verdict.js";
 import { handOver } from "./starting.js";
 
 const PAUSE_MS = 350;
@@ -166,7 +166,7 @@ export class WhatIf {
   words(draft, { micro_batch_size: micro }) {
     const plan = planOf(draft);
     return [
-      draft.note ? notice(draft.note, null, "warn") : null,
+      ...notesOf(draft),
       isRefused(draft) ? el("div", { class: "notice bad" }, reason(draft.reason)) : null,
       comparison(this.own, plan, draft),
       plan ? el("p", { class: "faint" }, `It would train ${trainsFor(plan, draft)}. `, draft.reason?.detail || "") : null,

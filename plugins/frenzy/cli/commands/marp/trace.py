@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from frenzy.adapters.spec.spec_file import checked_spec
-from frenzy.cli.render.console import out, print_json
+from frenzy.cli.render.console import out, print_json, show_note
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import deepspeed_config
@@ -145,7 +145,6 @@ def _refused(what: str, why: str, remedy: str = "Use `frenzy plan`.") -> Permane
 def _first_plan(job: TrainingJob, cluster: Path) -> ResourcePlan:
     """The plan that ranks first on ``cluster``. Raises PermanentError when none fits."""
     from frenzy.adapters.connection_settings import settings_at_hand
-    from frenzy.cli.commands.plan.command import show_note
     from frenzy.offline import plan_offline
 
     settings = settings_at_hand()

@@ -10,7 +10,7 @@ import typer
 from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.commands.plan.cluster_plans import show_plan
 from frenzy.cli.commands.plan.tracing import TraceProgress
-from frenzy.cli.render.console import err, out, print_json
+from frenzy.cli.render.console import err, out, print_json, show_note
 from frenzy.cli.render.error_text import FAILED, REFUSED, show_reason
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 
@@ -74,12 +74,6 @@ def plan(
     if found.data_refusal is not None:
         return REFUSED
     return 0 if found.fits else FAILED
-
-
-def show_note(note: str | None) -> None:
-    """Say what an offline plan had to assume, or why a run would be refused: a line for each."""
-    for each in (note or "").splitlines():
-        err().print(f"Note: {each}", style="yellow", soft_wrap=True)
 
 
 def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) -> None:
