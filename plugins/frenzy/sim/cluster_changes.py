@@ -25,7 +25,7 @@ from frenzy.adapters.spec.cluster_file import (
 from frenzy.core.runs.views import QueueSnapshot
 from frenzy.core.values.cluster import Cluster, Node, NodeState, held_by_node
 from frenzy.core.values.errors import SpecError, Violation
-from frenzy.core.values.gpu_catalogue import CATALOGUE, cards_of_a_node
+from frenzy.core.values.gpu_catalogue import CATALOGUE, cards_of_a_node, types_named
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.sim.replan import with_plans_for
@@ -77,13 +77,15 @@ def _refused(value: str, allowed: str) -> SpecError:
 
 
 def _gpu_type(cluster: Cluster, name: str, text: str) -> GpuType:
-    here = {each.name.lower(): each for each in cluster.gpu_types}
-    found = here.get(name.lower())
-    if found is None and name.lower() in CATALOGUE:
-        found = CATALOGUE[name.lower()].gpu
-    if found is None:
-        raise _refused(text, f"a GPU type: {', '.join(here)} of the cluster, or {', '.join(sorted(CATALOGUE))}")
-    return found
+    """The one that the name means, of the cluster before others."""
+    catalogue = [each.gpu for each in CATALOGUE.values()]
+    meant = types_named(name, cluster.gpu_types) or types_named(name, catalogue)
+    if len(meant) > 1:
+        raise _refused(text, f"one GPU type: {', '.join(each.name for each in meant)}")
+    if not meant:
+        here = ", ".join(each.name for each in cluster.gpu_types)
+        raise _refused(text, f"a GPU type: {here} of the cluster, or {', '.join(sorted(CATALOGUE))}")
+    return meant[0]
 
 
 def _with_gpus(cluster: Cluster, gpu: GpuType, num_gpus: int) -> Cluster:

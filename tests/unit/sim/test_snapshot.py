@@ -113,6 +113,14 @@ def test_added_gpus_are_on_nodes_like_those_there_are() -> None:
     assert num_gpus(what_if(snapshot(), "add 3 T4")) == {"a": 2, "b": 2, "what-if-1": 2, "what-if-2": 1}
 
 
+@pytest.mark.parametrize(
+    ("text", "gpu_type"),
+    [("add 1 NVIDIA-T4", "t4"), ("add 1 RTX4090", "rtx-4090"), ("add 1 h100-80gb", "h100"), ("add 1 A40", "a40")],
+)
+def test_gpus_are_added_by_the_names_that_people_give_them(text: str, gpu_type: str) -> None:
+    assert what_if(snapshot(), text).snapshot.facts.cluster.nodes[-1].gpu_type == gpu_type
+
+
 def test_added_gpus_let_waiting_jobs_start_at_once() -> None:
     found = snapshot()
     changed = what_if(found, "add 4 T4")
@@ -211,6 +219,7 @@ def test_drained_node_takes_no_new_work_until_it_is_undrained() -> None:
         ("buy a cluster", "add N TYPE"),
         ("add 0 T4", "add N TYPE"),
         ("add 2 Z80", "t4 of the cluster"),
+        ("add 2 NVIDIA-A100", "one GPU type: a100-80, a100-40"),
         ("drain nowhere", "a, b"),
         ("remove 9 T4", "at most 4"),
         ("", "add N TYPE"),
