@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from frenzy.core.runs.views import QueueSnapshot
 from frenzy.sim.cluster_changes import Changed
 from frenzy.sim.results import JobOutcome, SimResult
-from frenzy.sim.summaries import Summary, summarise
+from frenzy.sim.summaries import Summary, mean, summarise
 
 AS_IT_IS, CHANGED = "as it is", "what if"
 
@@ -28,14 +29,26 @@ class JobChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Over the jobs that end in both simulations, in seconds; 0 for no such job. jct: submission to end."""
+
+    num_jobs: int
+    jct_before_s: float
+    jct_after_s: float
+    wait_before_s: float
+    wait_after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Both simulations, by job and in sum. notes: what it does not cover."""
+    """Both simulations, by job and in sum. before, after: each over the jobs that end in it. notes: not covered."""
 
     change: str
     policy: str
     jobs: tuple[JobChange, ...]
     before: Summary
     after: Summary
+    means: Means
     notes: tuple[str, ...]
 
     @property
@@ -58,13 +71,30 @@ def answer(snapshot: QueueSnapshot, change: str, changed: Changed, before: SimRe
         for each in (before, after)
     )
     return Answer(
-        change=change, policy=before.policy, jobs=tuple(jobs), before=first, after=second, notes=changed.notes
+        change=change,
+        policy=before.policy,
+        jobs=tuple(jobs),
+        before=first,
+        after=second,
+        means=_means([(job, then[job.run_key]) for job in before.jobs]),
+        notes=changed.notes,
     )
 
 
 def side_by_side(before: SimResult, after: SimResult) -> list[SimResult]:
     """Both under names that tell them apart in a report."""
     return [replace(each, policy=f"{each.policy}, {label}") for each, label in ((before, AS_IT_IS), (after, CHANGED))]
+
+
+def _means(pairs: Sequence[tuple[JobOutcome, JobOutcome]]) -> Means:
+    ended = [(job, then) for job, then in pairs if job.end_s is not None and then.end_s is not None]
+    return Means(
+        num_jobs=len(ended),
+        jct_before_s=mean([job.jct_s or 0.0 for job, _ in ended]),
+        jct_after_s=mean([then.jct_s or 0.0 for _, then in ended]),
+        wait_before_s=mean([job.waiting_s for job, _ in ended]),
+        wait_after_s=mean([then.waiting_s for _, then in ended]),
+    )
 
 
 def _change(before: JobOutcome, after: JobOutcome, now_s: float) -> JobChange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from frenzy.adapters.calibration_file import default_calibration
@@ -24,13 +25,13 @@ def with_plans_for(snapshot: QueueSnapshot, gpu_types: frozenset[str]) -> tuple[
     New plans are made with the shipped coefficients. Their times are brought to the scale of the plans the
     job has, by a plan that is in both; jobs that cannot be planned keep what they have, and a note says so.
     """
-    lacking: list[str] = []
+    unplanned: list[tuple[str, Plans]] = []
     unfit: list[str] = []
 
     def planned(job: QueuedJob | RunningJob, plans: Plans) -> Plans:
         found = _new_plans(snapshot, job, plans, gpu_types)
         if found is None:
-            lacking.append(job.job_name)
+            unplanned.append((job.job_name, plans))
             return plans
         if not any(plan.gpu_type in gpu_types for plan in (*plans, *found)):
             unfit.append(job.job_name)
@@ -43,9 +44,21 @@ def with_plans_for(snapshot: QueueSnapshot, gpu_types: frozenset[str]) -> tuple[
     changed = replace(snapshot, facts=replace(facts, queued=queued, running=running))
     types = ", ".join(sorted(gpu_types))
     notes = [f"No plan of these jobs uses {types} (constraints, memory): {', '.join(unfit)}."] if unfit else []
-    if lacking:
-        notes.append(f"The snapshot does not say how these jobs would run on more {types}: {', '.join(lacking)}.")
-    return changed, notes
+    return changed, [*notes, *_not_tried(unplanned, gpu_types)]
+
+
+def _not_tried(unplanned: Sequence[tuple[str, Plans]], gpu_types: frozenset[str]) -> list[str]:
+    """What the answer leaves out for jobs, by name and plans, for which no new plans can be made."""
+    notes: list[str] = []
+    for gpu_type in sorted(gpu_types):
+        told = [(name, any(plan.gpu_type == gpu_type for plan in plans)) for name, plans in unplanned]
+        able = ", ".join(name for name, has_plan in told if has_plan)
+        unable = ", ".join(name for name, has_plan in told if not has_plan)
+        if able:
+            notes.append(f"These jobs keep the plans on {gpu_type} that they have; others are not tried: {able}.")
+        if unable:
+            notes.append(f"These jobs have no plan on {gpu_type}, and none can be made from the snapshot: {unable}.")
+    return notes
 
 
 def _new_plans(

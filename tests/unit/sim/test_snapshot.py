@@ -133,8 +133,27 @@ def test_added_gpus_let_waiting_jobs_start_at_once() -> None:
 
 def test_type_that_jobs_were_not_planned_for_is_planned_or_named() -> None:
     told = what_if(snapshot(), "add 4 L40S")
-    assert told.notes == ("The snapshot does not say how these jobs would run on more l40s: job-q1, job-q2.",)
+    assert told.notes == ("These jobs have no plan on l40s, and none can be made from the snapshot: job-q1, job-q2.",)
     assert sum(node.gpu_type == "l40s" for node in told.snapshot.facts.cluster.nodes) == 1
+
+
+def test_jobs_that_cannot_be_planned_anew_use_more_of_a_type_with_the_plans_they_have() -> None:
+    changed = what_if(snapshot(), "add 4 T4")
+    assert changed.notes == ("These jobs keep the plans on t4 that they have; others are not tried: job-q1, job-q2.",)
+    assert ends(play(changed.snapshot))["q2"] < ends(play(snapshot()))["q2"]
+
+
+def test_averages_are_of_the_jobs_that_end_both_times() -> None:
+    found = snapshot()
+    some, none = what_if(found, "remove 2 T4, drain a"), what_if(found, "remove 4 T4")
+    before = play(found)
+    told = answer(found, "less", some, before, play(some.snapshot))
+    both = [each for each in told.jobs if each.end_before_s is not None and each.end_after_s is not None]
+    assert 0 < told.means.num_jobs == len(both) < len(told.jobs)
+    submitted_s = {job.run_key: job.submitted_s - NOW_S for job in before.jobs}
+    then = [(each.end_after_s or 0.0) - submitted_s[each.run_key] for each in both]
+    assert told.means.jct_after_s == pytest.approx(sum(then) / len(both))
+    assert answer(found, "nothing left", none, before, play(none.snapshot)).means.num_jobs == 0
 
 
 PLANNING = PlanningFacts(job=make_job(), model_config=CONFIG, total_steps=100)
@@ -166,7 +185,7 @@ def test_what_has_begun_is_planned_after_its_deadline_and_what_waits_to_begin_is
     begun, waits = changed.snapshot.facts.queued
     assert {plan.gpu_type for plan in begun.plans} == {"t4", "a100-80"}
     assert {plan.gpu_type for plan in waits.plans} == {"t4"}
-    assert changed.notes == ("The snapshot does not say how these jobs would run on more a100-80: job-q2.",)
+    assert changed.notes == ("These jobs have no plan on a100-80, and none can be made from the snapshot: job-q2.",)
 
 
 def test_removed_gpus_are_idle_ones_first_then_those_of_the_job_that_ran_least() -> None:

@@ -66,6 +66,16 @@ def test_what_if_tells_who_ends_sooner(taken: Path, frenzy: Command, tmp_path: P
     assert len(told["jobs"]) == told["before"]["num_jobs"]
 
 
+def test_what_if_says_how_many_jobs_end_and_averages_only_those_that_end_both_times(
+    taken: Path, frenzy: Command
+) -> None:
+    said = frenzy("simulate", "--snapshot", str(taken), "--what-if", "remove 2 LARGE, remove 2 SMALL")
+    lines = [line for line in said.out.splitlines() if line.startswith(("Jobs that end:", "Average", "No job"))]
+    assert lines[0] == "No job ends both times, so there are no averages to compare."
+    assert lines[1].startswith("Jobs that end: 4 of 4, the last after ")
+    assert lines[1].endswith("; then none of 4.")
+
+
 def test_live_queue_is_asked_directly(busy: World, online: Command) -> None:
     said = online("simulate", "--from-live", "--what-if", "drain a, add 4 L40S", "--json")
     assert said.status == 0

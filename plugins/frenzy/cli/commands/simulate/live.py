@@ -22,6 +22,7 @@ from frenzy.sim.snapshot import product_scheduler, read_snapshot, scenario_of
 if TYPE_CHECKING:
     from frenzy.core.runs.views import QueueSnapshot
     from frenzy.sim.schedulers import Scheduler
+    from frenzy.sim.summaries import Summary
 
 _MOST_JOBS_SHOWN = 60
 
@@ -167,19 +168,31 @@ def _show(found: Answer) -> None:
 
 
 def _sums(found: Answer, unit: TimeUnit) -> list[str]:
-    before, after = found.before, found.after
     same = len(found.jobs) - found.num_sooner - found.num_later
     return [
         f"Jobs that end sooner: {found.num_sooner}, later: {found.num_later}, when they would have: {same}.",
-        f"Average time from submission to end: {_in(before.jct_mean_s, unit)}, then {_in(after.jct_mean_s, unit)}.",
-        f"Average wait: {_in(before.queue_mean_s, unit)}, then {_in(after.queue_mean_s, unit)}.",
-        f"All have ended after {_in(before.makespan_s, unit)}, then {_in(after.makespan_s, unit)}.",
-        *(
-            [f"Never end: {before.num_never_ended}, then {after.num_never_ended}; averages are of those that do."]
-            if before.num_never_ended or after.num_never_ended
-            else []
-        ),
+        *_averages(found, unit),
+        f"Jobs that end: {_ended(found.before, unit)}; then {_ended(found.after, unit)}.",
     ]
+
+
+def _averages(found: Answer, unit: TimeUnit) -> list[str]:
+    means = found.means
+    if not means.num_jobs:
+        return ["No job ends both times, so there are no averages to compare."]
+    of = "" if means.num_jobs == len(found.jobs) else f" of the {means.num_jobs} that end both times"
+    jct = f"{_in(means.jct_before_s, unit)}, then {_in(means.jct_after_s, unit)}"
+    return [
+        f"Average time from submission to end{of}: {jct}.",
+        f"Average wait{of}: {_in(means.wait_before_s, unit)}, then {_in(means.wait_after_s, unit)}.",
+    ]
+
+
+def _ended(summary: Summary, unit: TimeUnit) -> str:
+    num_ended = summary.num_jobs - summary.num_never_ended
+    if not num_ended:
+        return f"none of {summary.num_jobs}"
+    return f"{num_ended} of {summary.num_jobs}, the last after {_in(summary.makespan_s, unit)}"
 
 
 def _in(seconds: float, unit: TimeUnit) -> str:
