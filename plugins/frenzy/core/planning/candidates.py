@@ -30,7 +30,7 @@ from frenzy.core.values.job import LoraSpec, Precision, TrainingJob
 from frenzy.core.values.job_environment import segments_grow
 from frenzy.core.values.recipe import is_overlapped, is_pinned
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
-from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
+from frenzy.core.values.units import counted, format_bytes, format_duration, format_shortage, round_up
 from frenzy.core.values.workload import Task
 from frenzy.core.values.zero_buckets import bucket_elements_for
 
@@ -261,17 +261,18 @@ class TypeFacts:
 
     def host_refusal(self, plan: ResourcePlan) -> Reason:
         """By how much ``plan`` exceeds the host memory of its nodes, and the term that weighs most."""
-        needed, there = plan.memory.host_bytes, self.host_bytes_per_node
+        lacking = plan.memory.host_bytes - self.host_bytes_per_node
+        told = format_shortage(plan.memory.host_bytes, self.host_bytes_per_node)
         ranks = min(plan.num_gpus, max(1, self.gpus_per_node))
         tightest = max(plan.memory.host_terms, key=lambda term: term.bytes_of(ranks))
         return Reason(
             code=ReasonCode.INSUFFICIENT_HOST_MEMORY,
             detail=(
-                f"{plan.plan_id} needs {format_bytes(needed)} of host memory on each node for its "
-                f"{counted(ranks, 'rank')}, {format_bytes(needed - there)} more than a node of {plan.gpu_type} has "
-                f"({format_bytes(there)}); its largest part {tightest.name} ({format_bytes(tightest.bytes_of(ranks))})."
+                f"{plan.plan_id} needs {told.needed} of host memory on each node for its "
+                f"{counted(ranks, 'rank')}, {format_bytes(lacking)} more than a node of {plan.gpu_type} has "
+                f"({told.there}); its largest part {tightest.name} ({format_bytes(tightest.bytes_of(ranks))})."
             ),
-            remedy=f"Nodes with {format_bytes(needed)} of host memory.",
+            remedy=f"Nodes with {told.enough} of host memory.",
         )
 
     def _excluded(self, shape: PlanShape) -> Reason | None:
@@ -379,17 +380,18 @@ def gpu_facts(request: PlanRequest, cluster: Cluster, calibration: Calibration) 
 def memory_refusal(plan: ResourcePlan, extra_bytes: int) -> Reason:
     """By how much ``plan`` exceeds its GPU, and the term that weighs most."""
     needed = plan.memory.required_bytes + extra_bytes
+    told = format_shortage(needed, plan.gpu_memory_bytes)
     lacking = needed - plan.gpu_memory_bytes
     tightest = plan.memory.terms[0]
     grown = f", {format_bytes(extra_bytes)} of it seen to grow in earlier attempts" if extra_bytes else ""
     return Reason(
         code=ReasonCode.INSUFFICIENT_GPU_MEMORY,
         detail=(
-            f"{plan.plan_id} needs {format_bytes(needed)}{grown}, {format_bytes(lacking)} more than the "
-            f"{format_bytes(plan.gpu_memory_bytes)} of {plan.gpu_type}; peak at {plan.memory.at}, "
+            f"{plan.plan_id} needs {told.needed}{grown}, {format_bytes(lacking)} more than the "
+            f"{told.there} of {plan.gpu_type}; peak at {plan.memory.at}, "
             f"its largest part {tightest.name} ({format_bytes(tightest.num_bytes)})."
         ),
-        remedy=f"A GPU with {format_bytes(needed)}.",
+        remedy=f"A GPU with {told.enough}.",
     )
 
 

@@ -116,7 +116,7 @@ def _verdict(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> Ranked 
         lacking = plan.num_bytes + request.extra_bytes_per_gpu - facts.gpu.memory_bytes
         detail = (
             f"{resource_plan.plan_id} needs {format_bytes(plan.num_bytes)} by the paper's formula, "
-            f"{format_bytes(lacking)} more than a {facts.gpu.name} has."
+            f"{format_bytes(lacking)} more than {facts.gpu.name} has."
         )
         refusal = Reason(code=ReasonCode.INSUFFICIENT_GPU_MEMORY, detail=detail)
     return Refused(resource_plan, refusal) if refusal else Ranked(resource_plan)

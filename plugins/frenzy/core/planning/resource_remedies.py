@@ -16,7 +16,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.resource_plan import Candidate
-from frenzy.core.values.units import MIB, format_bytes
+from frenzy.core.values.units import MIB, format_shortage
 
 ResourceChange = Callable[[Situation, Solve], Situation | None]
 
@@ -89,7 +89,8 @@ def more_host_memory(now: Situation, solve: Solve) -> Situation | None:
         for node in now.cluster.nodes
     )
     before = max(node.host_memory_bytes for node in now.cluster.nodes if node.gpu_type == wanted.gpu_type)
-    told = Change(f"host memory of a node of {wanted.gpu_type}", format_bytes(before), format_bytes(needed))
+    shown = format_shortage(needed, before)
+    told = Change(f"host memory of a node of {wanted.gpu_type}", shown.there, shown.enough)
     after = now.on(Cluster(now.cluster.gpu_types, nodes), told)
     return after if _fits(after, solve) else None
 
@@ -104,7 +105,8 @@ def larger_gpu(now: Situation, solve: Solve) -> Situation | None:
     types = tuple(
         replace(gpu, memory_bytes=needed) if gpu.name == wanted.gpu_type else gpu for gpu in now.cluster.gpu_types
     )
-    told = Change(f"memory of a {wanted.gpu_type}", format_bytes(wanted.gpu_memory_bytes), format_bytes(needed))
+    shown = format_shortage(needed, wanted.gpu_memory_bytes)
+    told = Change(f"memory of each {wanted.gpu_type}", shown.there, shown.enough)
     after = now.on(Cluster(types, now.cluster.nodes), told)
     return after if _fits(after, solve) else more_host_memory(after, solve)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 KIB: Final = 1024
 MIB: Final = 1024**2
@@ -23,6 +23,7 @@ _BYTE_FACTORS: Final = {
     "tb": 10**12,
 }
 _MOST_BYTES: Final = 2**63
+_MOST_DIGITS: Final = 12  # tell a byte in a TiB
 _SECOND_FACTORS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
@@ -74,15 +75,39 @@ def parse_memory(text: str | int) -> int:
     return size
 
 
-def format_bytes(num_bytes: float) -> str:
-    """``num_bytes`` in the largest binary unit that keeps it at least 1, e.g. ``"612 MiB"``."""
+def format_bytes(num_bytes: float, *, more_digits: int = 0, up: bool = False) -> str:
+    """``num_bytes`` in the largest binary unit that keeps it at least 1, e.g. ``"612 MiB"``.
+
+    more_digits: decimals beyond the usual ones. up: never less than it is.
+    """
     sign = "-" if num_bytes < 0 else ""
     size = abs(num_bytes)
     for unit, factor in (("TiB", 1024**4), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size >= factor:
             value = size / factor
-            return f"{sign}{value:.1f} {unit}" if value < 100 else f"{sign}{value:.0f} {unit}"
+            digits = (1 if value < 100 else 0) + more_digits
+            shown = math.ceil(value * 10**digits) / 10**digits if up else value
+            return f"{sign}{shown:.{digits}f} {unit}"
     return f"{sign}{size:.0f} B"
+
+
+class Shortage(NamedTuple):
+    """What is needed and what is there, in words that differ. enough: ``needed``, never less than it is."""
+
+    needed: str
+    there: str
+    enough: str
+
+
+def format_shortage(needed_bytes: int, there_bytes: int) -> Shortage:
+    """Both with as many digits as tell them apart: 2.54 and 2.47 TiB, not twice 2.5; needed_bytes is more."""
+
+    def shown(digits: int) -> Shortage:
+        needed, there = (format_bytes(each, more_digits=digits) for each in (needed_bytes, there_bytes))
+        return Shortage(needed, there, format_bytes(needed_bytes, more_digits=digits, up=True))
+
+    told = (shown(digits) for digits in range(_MOST_DIGITS))
+    return next((each for each in told if each.needed != each.there), shown(0))
 
 
 def parse_duration_s(text: str | float) -> float:

@@ -363,7 +363,7 @@ IMPOSSIBLE = {
     ),
     "the model is too large for any card": (
         request(model_shape(llama_config(2048, 24, 16, 32000)), job(global_batch=1)),
-        "memory of a",
+        "memory of each",
     ),
     "too little money": (request(of=job(constraints=ConstraintsSpec(max_cost=1e-6))), "constraints.max_cost"),
 }

@@ -19,6 +19,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.single_changes import SingleChange
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import Checkpointing, ModelSpec, Precision
 from frenzy.core.values.resource_plan import PlanShape
 from frenzy.core.values.units import GIB, format_bytes
@@ -220,11 +221,26 @@ def test_no_larger_card_is_told_where_only_the_least_is_known_that_the_plan_lack
     assert f"{format_bytes(plan.after.extra_bytes_per_gpu)} more, which is the least" in plan.assumed
 
 
+def test_no_card_is_told_that_is_larger_than_any_of_the_catalogue() -> None:
+    there, largest = nodes_of_cards("1xrtx4090"), max(each.gpu.memory_bytes for each in CATALOGUE.values())
+    of = asked()
+    larger_model = replace(of, shape=replace(EIGHT, num_layers=4 * EIGHT.num_layers))
+    larger, none = (
+        [each.plan for each in mending_changes(each, there, CALIBRATION) if each.effect is Effect.OTHER_HARDWARE]
+        for each in (of, larger_model)
+    )
+
+    assert [plan.gpu_memory_bytes <= largest for plan in larger] == [True]
+    assert none == []
+
+
 def test_a_plan_that_lacks_memory_of_its_card_and_of_its_host_is_mended() -> None:
     found = mended("1xrtx4090-z1-mb1-ckpt-offload", asked())
 
     assert "training.lora" in found
-    assert [each.field for each in found["memory of a rtx-4090"].changes[1:]] == ["host memory of a node of rtx-4090"]
+    assert [each.field for each in found["memory of each rtx-4090"].changes[1:]] == [
+        "host memory of a node of rtx-4090"
+    ]
 
 
 def test_a_plan_that_failed_is_not_the_planners_own_choice_after_it() -> None:
