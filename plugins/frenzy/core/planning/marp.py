@@ -17,6 +17,7 @@ from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.model_trace import calibrated
+from frenzy.core.planning.asked_cards import no_such_plan
 from frenzy.core.planning.estimated_plans import closed_form_candidates, traced_with_another
 from frenzy.core.planning.grid import divisors
 from frenzy.core.planning.paper_plans import paper_candidates, paper_micro_batches
@@ -163,7 +164,7 @@ def failed_plan(
         raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="Name the cards alone."))
     known = plan_candidates(_looking_at(failed, request), cluster, calibration, policy)
     if not known:
-        raise _no_such_plan(failed, request)
+        raise no_such_plan(failed, request, cluster)
     plan = known[0].plan
     unseen = plan.gpu_memory_bytes - plan.memory.peak_allocated_bytes if known[0].feasible else 0
     after = replace(request, excluded_shapes=(*request.excluded_shapes, failed), extra_bytes_per_gpu=unseen)
@@ -189,17 +190,6 @@ def _looking_at(shape: PlanShape, request: PlanRequest) -> PlanRequest:
     if job.workload is None:
         job = replace(job, training=replace(job.training, gradient_checkpointing=Checkpointing.AUTO))
     return replace(request, job=job, only_shapes=(shape,), excluded_shapes=(), every_plan=True)
-
-
-def _no_such_plan(failed: PlanShape, request: PlanRequest) -> PermanentError:
-    batch = request.global_batch_size
-    detail = f"The job has no plan {failed.plan_id}."
-    remedy = (
-        f"GPUs over tensor parallel degree are replicas; replicas times micro-batch divide the global batch, {batch}; "
-        "the degree divides the attention's heads and its key-value heads, and stays within a node; a single replica "
-        "has stage 1; virtual GPUs offload nothing, and a script has only what it honours."
-    )
-    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
 
 def _first_remedy(

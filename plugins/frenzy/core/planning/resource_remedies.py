@@ -22,7 +22,7 @@ ResourceChange = Callable[[Situation, Solve], Situation | None]
 
 _LENGTH_STEP: Final = 8
 # Nobody adds more for one job; and a cluster of very many nodes takes long to plan for.
-_MOST_GPUS: Final = 16_384
+MOST_GPUS: Final = 16_384
 
 
 def shorter_sequences(now: Situation, solve: Solve) -> Situation | None:
@@ -51,7 +51,7 @@ def more_gpus(now: Situation, solve: Solve) -> Situation | None:
     """As many more GPUs of a type that is there as the narrowest plan needs that would fit."""
     for candidate in sorted(_refused(now, solve, ReasonCode.NOT_ENOUGH_GPUS), key=card_then_count):
         wanted = candidate.plan
-        if wanted.num_gpus > _MOST_GPUS:
+        if wanted.num_gpus > MOST_GPUS:
             continue
         before = now.cluster.num_gpus_by_type[wanted.gpu_type]
         wider = with_gpus(now.cluster, wanted.gpu_type, wanted.num_gpus)

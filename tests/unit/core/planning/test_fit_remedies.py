@@ -156,7 +156,16 @@ def test_a_node_has_as_many_cards_as_one_of_ones_own_and_its_host_memory() -> No
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("0xT4", "no number"), ("1xAbacus", "not known"), ("", "no number"), ("2xa100", "may be"), ("1xA", "not known")],
+    [
+        ("0xT4", "asks for 0 cards; --fit takes from 1 to 16,384"),
+        ("16385xT4", "16,385 cards; --fit takes from 1 to 16,384"),
+        ("100000000xT4", "100,000,000 cards; --fit takes from 1 to 16,384"),
+        ("-3xT4", "-3 cards; --fit takes from 1 to 16,384"),
+        ("1xAbacus", "not known"),
+        ("", "no number"),
+        ("2xa100", "may be"),
+        ("1xA", "not known"),
+    ],
 )
 def test_cards_that_are_none_are_refused_with_words(text: str, words: str) -> None:
     with pytest.raises(PermanentError, match=words):
