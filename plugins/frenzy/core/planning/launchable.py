@@ -123,9 +123,13 @@ def _refused(detail: str, remedy: str | None = None) -> Reason:
 
 
 def _family_refusal(shape: ModelShape) -> Reason:
-    what = "fills in masked tokens" if shape.is_encoder else "was not trained by a test"
+    if shape.is_encoder:
+        return _refused(
+            f"The trainer trains models that continue a text; {shape.family} fills in masked tokens.",
+            "Bring a script that trains it: for classes of texts with workload.task: classification (docs/recipes.md).",
+        )
     return _refused(
-        f"The trainer trains models that continue a text; {shape.family} {what}.",
+        f"The trainer trains models that continue a text; {shape.family} was not trained by a test.",
         f"Use one of the families {', '.join(TRAINED_FAMILIES)}.",
     )
 

@@ -48,6 +48,18 @@ def test_fit_proposes_no_adapters_where_the_weights_are_random(frenzy: Command, 
     assert "In the job's file" not in said.out
 
 
+def test_fit_says_first_why_the_trainer_does_not_train_a_model(frenzy: Command, spec: Path, alone: Path) -> None:
+    document = yaml.safe_load(BIG)
+    document["model"]["config"]["model_type"] = "bert"
+    encoder = alone / "jobs/encoder.yaml"
+    encoder.write_text(yaml.safe_dump(document), encoding="utf-8")
+    said = frenzy("plan", str(encoder), "--fit", "8xH100")
+    assert said.status == 1
+    assert "big does not run on 8 h100 on 1 node: The trainer trains models that continue a text; bert" in said.out
+    assert "workload.task: classification" in said.out
+    assert "Adapters" not in said.out
+
+
 def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command, spec: Path, alone: Path) -> None:
     document = yaml.safe_load(BIG)
     (alone / "jobs/base").mkdir()

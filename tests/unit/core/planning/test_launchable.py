@@ -94,6 +94,11 @@ def test_what_no_test_has_trained_is_refused_with_its_reason(
     assert re.search(words, refusal.detail)
 
 
+def test_an_encoder_is_offered_a_script_for_classes() -> None:
+    refusal = launch_refusal(JOB, replace(SHAPE, family="bert", is_encoder=True), GPU)
+    assert "workload.task: classification" in ((refusal and refusal.remedy) or "")
+
+
 @pytest.mark.parametrize(
     ("training", "choice"),
     [

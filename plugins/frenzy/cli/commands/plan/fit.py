@@ -10,6 +10,8 @@ from frenzy.adapters.spec.yaml_core import dump_yaml
 from frenzy.cli.render.console import out
 from frenzy.cli.render.plan_tables import candidates_table, memory_breakdown
 from frenzy.cli.render.tables import Grid, grid, size
+from frenzy.core.planning.remedy_changes import nearest
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -27,13 +29,7 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
         console.print(_alone(f"Any one of these alone mends {answer.in_place_of}", answer.mends))
         console.print()
     if answer.changes is None:
-        console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
-        if asked.starts_random and asked.training.lora is None:
-            console.print(
-                "Adapters (training.lora) were not tried: they need trained weights, and model.config starts from "
-                "random ones. With model.path or model.hub_id they are tried.",
-                soft_wrap=True,
-            )
+        _say_why_not(asked, answer)
         console.print(candidates_table("refused", answer.candidates[:top]))
         _say_others(answer)
         return
@@ -50,6 +46,23 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
     if answer.in_place_of is None:
         console.print(memory_breakdown(fits[0].plan))
     _say_others(answer)
+
+
+def _say_why_not(asked: TrainingJob, answer: FitAnswer) -> None:
+    console, refused = out(), nearest(answer.candidates)
+    if refused.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE:  # so are all others, which come before it
+        why = refused.reason.detail.removeprefix(f"{refused.plan.plan_id}: ")
+        console.print(f"{asked.name} does not run on {answer.cards}: {why}", soft_wrap=True)
+        if refused.reason.remedy:
+            console.print(f"Remedy: {refused.reason.remedy}", soft_wrap=True)
+        return
+    console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
+    if asked.starts_random and asked.training.lora is None:
+        console.print(
+            "Adapters (training.lora) were not tried: they need trained weights, and model.config starts from "
+            "random ones. With model.path or model.hub_id they are tried.",
+            soft_wrap=True,
+        )
 
 
 def _say_others(answer: FitAnswer) -> None:
