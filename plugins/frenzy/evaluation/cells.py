@@ -24,10 +24,15 @@ def text(cells: Cells, name: str, default: str | None = None) -> str:
 
 def whole(cells: Cells, name: str, default: int | None = None, *, least: int = 1) -> int:
     """The cell as a whole number of at least ``least``. Raises UnknownRow otherwise."""
-    found = number(cells, name, None if default is None else float(default))
-    if found != int(found) or not least <= found <= _MOST:
-        raise UnknownRow(f"{name} {text(cells, name)!r} is not a whole number of at least {least}")
-    return int(found)
+    found = text(cells, name, "" if default is not None else None)
+    if not found:
+        return default or 0
+    value = _value(found)
+    if _MOST < value < math.inf:
+        raise UnknownRow(f"{name} {found!r} is more than {_MOST}")
+    if not (least <= value <= _MOST and value == int(value)):
+        raise UnknownRow(f"{name} {found!r} is not a whole number of at least {least}")
+    return int(value)
 
 
 def number(cells: Cells, name: str, default: float | None = None) -> float:
@@ -35,42 +40,52 @@ def number(cells: Cells, name: str, default: float | None = None) -> float:
     found = text(cells, name, "" if default is not None else None)
     if not found:
         return float(default or 0.0)
-    try:
-        value = float(found)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < 0:
+    value = _value(found)
+    if not 0 <= value < math.inf:
         raise UnknownRow(f"{name} {found!r} is not a number of at least 0")
     return value
 
 
-def optional_number(cells: Cells, name: str) -> float | None:
-    """The cell as a number; None where column or cell is missing. Raises UnknownRow for another text."""
-    return number(cells, name) if text(cells, name, "") else None
+def _value(found: str) -> float:
+    try:
+        return float(found)
+    except ValueError:
+        return math.nan
+
+
+def optional_size(cells: Cells, name: str) -> float | None:
+    """The cell as a number above 0; None where column or cell is missing. Raises UnknownRow for another text."""
+    found = text(cells, name, "")
+    if not found:
+        return None
+    value = _value(found)
+    if not 0 < value < math.inf:
+        raise UnknownRow(f"{name} {found!r} is not a number above 0")
+    return value
 
 
 def flag(cells: Cells, name: str, *, default: bool = False) -> bool:
     """The cell as true or false. Raises UnknownRow for another text."""
-    found = text(cells, name, "").lower()
-    if found not in _FLAGS:
+    found = text(cells, name, "")
+    if found.lower() not in _FLAGS:
         raise UnknownRow(f"{name} {found!r} is neither true nor false")
-    answer = _FLAGS[found]
+    answer = _FLAGS[found.lower()]
     return default if answer is None else answer
 
 
 def choice(cells: Cells, name: str, choices: Mapping[str, T], default: str | None = None) -> T:
     """What the cell's text stands for. Raises UnknownRow for a text that is none of ``choices``."""
-    found = text(cells, name, default).lower()
-    if found not in choices:
+    found = text(cells, name, default)
+    if found.lower() not in choices:
         raise UnknownRow(f"{name} {found!r} is none of {', '.join(each or '(empty)' for each in choices)}")
-    return choices[found]
+    return choices[found.lower()]
 
 
-def release_of(version: str) -> tuple[int, int]:
-    """The first two numbers of a release of transformers. Raises UnknownRow for another text."""
+def release_of(version: str, of: str = "transformers") -> tuple[int, int]:
+    """The first two numbers of a release of the package ``of``. Raises UnknownRow for another text."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found is None:
-        raise UnknownRow(f"transformers {version!r} is not a release such as 4.48.1")
+        raise UnknownRow(f"{of} {version!r} is not a release such as {'2.4.1' if of == 'torch' else '4.48.1'}")
     return int(found[1]), int(found[2])
 
 

@@ -6,8 +6,10 @@ And which release of transformers a file's runs used: as the file, or what is pu
 from __future__ import annotations
 
 import csv
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -22,6 +24,7 @@ from frenzy.adapters.calibration_file import (
 )
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.units import counted
 from frenzy.evaluation import read_fms, read_own
 from frenzy.evaluation.cells import release_of
 from frenzy.evaluation.published import OWN_RUNS, Cells, PublishedRow, UnknownRow
@@ -134,6 +137,9 @@ def read_dataset(
         raise _refused(f"{file} is not a file.", "Name a CSV file.")
     columns, table = _table(file)
     known = _format_of(columns, formats)
+    if known is None and len(columns) == 1 and (separator := re.search(r"[;\t]", columns[0])):
+        written = "tabs" if separator[0] == "\t" else "semicolons"
+        raise _refused(f"The cells of {file} are parted by {written}.", "Save it with commas between cells.")
     if known is None:
         names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in formats)
         nearest = max(formats, key=lambda each: len(set(each.columns) & set(columns)))
@@ -142,9 +148,9 @@ def read_dataset(
         raise _refused(f"The columns of {file} are those of no known data set.{unlike}", f"Known columns: {names}.")
     if not table:
         raise _refused(f"{file} has no rows.", "Add rows below the line of columns.")
-    release = known.release or release_of_file(file, with_liger=any(map(read_fms.has_liger, table)))
+    release = known.release or release_of_file(file, with_liger=any(read_fms.has_liger(each.cells) for each in table))
     read = partial(_row, known, file, release, calibrations)
-    return tuple(read(cells, number) for number, cells in enumerate(table, start=1))
+    return tuple(replace(read(each, number), line=each.line) for number, each in enumerate(table, start=1))
 
 
 def unread_columns(file: Path, formats: Sequence[DatasetFormat] = FORMATS) -> tuple[str, ...]:
@@ -181,15 +187,44 @@ def _with_hint(name: str, meant: str | None) -> str:
     return f"{name} (did you mean {meant}?)" if meant else name
 
 
-def _table(file: Path) -> tuple[tuple[str, ...], list[Cells]]:
-    """Columns and rows of a CSV file; cells that a short row lacks are empty, those beyond the columns dropped."""
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A row of a CSV file: the line on which it begins, from 1, its cells, and those beyond the columns."""
+
+    line: int
+    cells: Cells
+    beyond: tuple[str, ...]
+
+
+def _table(file: Path) -> tuple[tuple[str, ...], list[_Record]]:
+    """Columns and rows of a CSV file; cells that a short row lacks are empty.
+
+    Raises PermanentError for a file that is no CSV in UTF-8, or has two columns of one name.
+    """
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            rows: list[Cells] = [{name: cell or "" for name, cell in row.items() if name} for row in reader]
-            return tuple(reader.fieldnames or ()), rows
+            columns, *rows = [*_records(stream)] or [(1, ())]
     except (UnicodeDecodeError, csv.Error) as error:
         raise _refused(f"{file} is not a CSV file in UTF-8: {error}.", "Save it as CSV in UTF-8.") from error
+    names = columns[1]
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise _refused(f"{file} has several columns of one name: {', '.join(twice)}.", "Leave one of each.")
+    return names, [_record(names, *each) for each in rows]
+
+
+def _records(stream: Iterable[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """First line and cells of all but empty lines."""
+    reader, first = csv.reader(stream), 1
+    for cells in reader:
+        if cells:
+            yield first, tuple(cells)
+        first = reader.line_num + 1
+
+
+def _record(names: Sequence[str], line: int, cells: Sequence[str]) -> _Record:
+    found = {name: cell for name, cell in itertools.zip_longest(names, cells[: len(names)], fillvalue="") if name}
+    return _Record(line, found, tuple(cells[len(names) :]))
 
 
 def _row(
@@ -197,11 +232,16 @@ def _row(
     file: Path,
     of_file: RecordedRelease,
     calibrations: Mapping[str, Calibration],
-    cells: Cells,
+    record: _Record,
     number: int,
 ) -> PublishedRow:
+    cells = record.cells
     release = release_of_row(cells, of_file)
     try:
+        if any(record.beyond):
+            raise UnknownRow(
+                f"it has {counted(len(record.beyond), 'cell')} beyond the columns: quote a cell that has a comma"
+            )
         stands_in = known.name == OWN_RUNS
         row = known.read_row(cells, number, release.calibration(calibrations, oldest_stands_in=stands_in))
     except (UnknownRow, PermanentError) as refusal:

@@ -42,7 +42,8 @@ class PublishedRow:
     peak_bytes: highest memory that tensors held. reserved_bytes: what the allocator or the driver
     showed as taken. group: rows that share a method, for learning. framework: what ran it. release: of
     transformers, and who says so; empty where the reader's format has one for all its rows. alternatives: what
-    else may have run, where not all was recorded; ``run`` is the one that takes most.
+    else may have run, where not all was recorded; ``run`` is the one that takes most. line: of the file, from 1.
+    outcome_is_assumed: the run failed, and nobody recorded that memory was why.
     """
 
     dataset: str
@@ -59,6 +60,8 @@ class PublishedRow:
     reserved_bytes: int | None = None
     release: str = ""
     alternatives: tuple[ModelledRun, ...] = ()
+    line: int = 0
+    outcome_is_assumed: bool = False
 
 
 Cells = Mapping[str, str]

@@ -16,9 +16,9 @@ from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import LoraSpec
 from frenzy.core.values.units import MIB
-from frenzy.evaluation.cells import choice, flag, number, optional_number, text, whole, words
+from frenzy.evaluation.cells import choice, flag, number, optional_size, text, whole, words
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
-from frenzy.evaluation.settings_of_runs import RunSetting, published_name, torch_run
+from frenzy.evaluation.settings_of_runs import RunSetting, recorded_model, torch_run
 
 COLUMNS: Final = ("framework_config", "per_device_train_batch_size")
 _LENGTHS: Final = ("max_seq_length", "max_seq_len", "sequence_length")
@@ -34,7 +34,7 @@ _STORAGE: Final = {
     "accelerated-peft-bnb": WeightStorage.NF4_DOUBLE,
     "accelerated-peft-autogptq": WeightStorage.GPTQ,
 }
-_PLAIN: Final = ("", "none", "aadp", "foak-fast-kernels")
+_PLAIN: Final = ("none", "aadp", "foak-fast-kernels")
 _SUFFIXES: Final = ("-foak", "-liger", "-padding-free", "-multipack")
 _METHODS: Final = {"": False, "none": False, "full": False, "lora": True}
 _OPTIMIZERS: Final = {
@@ -44,6 +44,7 @@ _OPTIMIZERS: Final = {
     "adamw_8bit": TorchOptimizer.ADAMW_8BIT,
     "sgd": TorchOptimizer.SGD,
 }
+_SHOWN: Final = 80
 _WEIGHT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -71,6 +72,13 @@ class Framework:
             liger="-liger" in found,
             padding_free="-padding-free" in found or base == "aadp",
         )
+
+
+def _framework(cells: Cells) -> Framework:
+    """That of the row; the benchmark writes ``none`` where a run had none, and never an empty cell."""
+    if not text(cells, "framework_config", ""):
+        raise UnknownRow("framework_config is not recorded: none stands for a run without")
+    return Framework.of(text(cells, "framework_config"))
 
 
 def read_row(cells: Cells, number_of_row: int, calibration: Calibration) -> PublishedRow:
@@ -111,19 +119,36 @@ def _unmeasured(cells: Cells, number_of_row: int) -> PublishedRow:
 
 
 def _measured(cells: Cells, number_of_row: int) -> PublishedRow:
-    peak = optional_number(cells, "mem_peak_torch_mem_alloc_in_bytes")
-    reserved = optional_number(cells, "mem_nvidia_mem_reserved")
-    ran = bool(peak) or bool(optional_number(cells, "train_runtime"))
-    if not ran and "out of memory" not in text(cells, "error_messages", "out of memory").lower():
-        raise UnknownRow("error_messages: failed for another reason than memory")
-    varied = not flag(cells, "packing", default=True) or Framework.of(text(cells, "framework_config", "")).padding_free
+    peak = optional_size(cells, "mem_peak_torch_mem_alloc_in_bytes")
+    reserved = optional_size(cells, "mem_nvidia_mem_reserved")
+    ran = peak is not None or optional_size(cells, "train_runtime") is not None
+    if not ran:
+        _check_failure(cells)
+    varied = not flag(cells, "packing", default=True) or _framework(cells).padding_free
     return replace(
         _unmeasured(cells, number_of_row),
         grade=Grade.A_MINUS if varied else Grade.A,
         outcome=Outcome.RAN if ran else Outcome.OUT_OF_MEMORY,
+        outcome_is_assumed=not ran and not text(cells, "error_messages", ""),
         peak_bytes=int(peak) if peak else None,
         reserved_bytes=int(reserved) * MIB if reserved else None,
     )
+
+
+def _check_failure(cells: Cells) -> None:
+    """Raise UnknownRow where the row does not tell of a run out of memory.
+
+    ``benchmark.py`` records the error as ``error_messages``. The published tables lack that column: a run that failed
+    has what nvidia-smi showed of it, and empty cells for all that the training would have printed.
+    """
+    told = text(cells, "error_messages", "")
+    if told and "out of memory" not in told.lower():
+        raise UnknownRow(f"error_messages {told[:_SHOWN]!r}: failed for another reason than memory")
+    if not told and not (text(cells, "mem_nvidia_mem_reserved", "") and "train_runtime" in cells):
+        raise UnknownRow(
+            "mem_peak_torch_mem_alloc_in_bytes is not recorded, nor that memory ran out: error_messages, or an empty "
+            "train_runtime beside mem_nvidia_mem_reserved"
+        )
 
 
 def _storage(framework: Framework, model: str, cells: Cells) -> WeightStorage:
@@ -180,8 +205,8 @@ def _setting(cells: Cells) -> RunSetting:
     configurations with Liger misspell the switch of the norms; runs of the fitting half with and without Liger
     took the same to the byte (rows 146 and 150), hence the norms' kernel ran.
     """
-    framework = Framework.of(text(cells, "framework_config", ""))
-    model, num_gpus, lora = published_name(text(cells, "model_name_or_path")), whole(cells, "num_gpus"), _lora(cells)
+    framework = _framework(cells)
+    model, num_gpus, lora = recorded_model(cells, "model_name_or_path"), whole(cells, "num_gpus"), _lora(cells)
     autocast = flag(cells, "bf16") or flag(cells, "fp16")
     weight_bytes = choice(cells, "torch_dtype", _WEIGHT_BYTES, "bfloat16")
     if weight_bytes == 4 and not autocast:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from frenzy.adapters.k8s.inventory.products import cards_sold_as
 from frenzy.core.memory.activation_coefficients import Attention, Loss
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.model_inputs import PlanRow, Workload
@@ -21,12 +22,12 @@ from frenzy.core.models.shape import ModelShape
 from frenzy.core.models.trainable import trained_part
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.errors import PermanentError
-from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.gpu_catalogue import CATALOGUE, types_named
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.units import GIB
 from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets, zero_buckets
-from frenzy.evaluation.cells import choice, flag, number, optional_number, release_of, text, whole, words
+from frenzy.evaluation.cells import choice, flag, number, optional_size, release_of, text, whole, words
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import (
@@ -39,7 +40,8 @@ from frenzy.evaluation.published import (
     PublishedRow,
     UnknownRow,
 )
-from frenzy.evaluation.settings_of_runs import RunSetting, published_name, shape_of, torch_run
+from frenzy.evaluation.settings_of_runs import RunSetting, recorded_model, shape_of, torch_run
+from frenzy.evaluation.unused_settings import refuse_unused
 
 COLUMNS: Final = ("model", "framework", "micro_batch", "sequence_length")
 # All that are read, as docs/accuracy.md lists them.
@@ -55,7 +57,11 @@ KNOWN: Final = (
 _EITHER: Final = "|"
 _MOST_COMBINATIONS: Final = 64
 _FREE_TEXT: Final = ("source", "note", "dataset", "label", "left_out", "explanation", "ended_with")
+# What is printed on a card, what its driver says, and what CUDA leaves of it.
+_SAME_CARD: Final = 0.12
 _UNITS: Final = {"bytes": 1.0, "mib": 2.0**20, "gib": float(GIB), "gb": 1e9}
+# Figures of one measurement, each rounded to its unit.
+_SAME_MEASUREMENT: Final = 1.01
 _OUTCOMES: Final = {"ran": Outcome.RAN, "out of memory": Outcome.OUT_OF_MEMORY, "oom": Outcome.OUT_OF_MEMORY}
 _PRECISIONS: Final = {
     "bf16": Precision.BF16,
@@ -81,7 +87,9 @@ def read_row(cells: Cells, number_of_row: int, calibration: Calibration) -> Publ
     row = _measured(cells, number_of_row)
     if text(cells, "left_out", ""):
         raise UnknownRow(text(cells, "left_out"))
-    runs = [run_of(each, calibration) for each in alternatives(cells)]
+    possible = tuple(alternatives(cells))
+    runs = [run_of(each, calibration) for each in possible]
+    refuse_unused(cells, possible)
     if len(runs) > 1:
         peaks = [predict(each).peak_allocated_bytes for each in runs]
         runs = [run for _, run in sorted(zip(peaks, runs, strict=True), key=lambda each: -each[0])]
@@ -103,7 +111,8 @@ def refused_row(cells: Cells, number_of_row: int, refusal: str) -> PublishedRow:
 
 def _unmeasured(cells: Cells, number_of_row: int) -> PublishedRow:
     framework = text(cells, "framework", "?")
-    stage = f" ZeRO-{cells['zero_stage']}" if text(cells, "zero_stage", "") else ""
+    is_deepspeed = framework.lower() == "deepspeed"
+    stage = f" ZeRO-{cells['zero_stage']}" if is_deepspeed and text(cells, "zero_stage", "") else ""
     method = "lora" if text(cells, "lora_rank", "") else "full"
     sizes = " ".join(
         f"{letter}{text(cells, name, '?')}" for name, letter in (("micro_batch", "b"), ("sequence_length", "s"))
@@ -113,7 +122,7 @@ def _unmeasured(cells: Cells, number_of_row: int) -> PublishedRow:
         number=number_of_row,
         label=f"{text(cells, 'model', '?')} {method}{stage} {sizes} x{text(cells, 'num_gpus', '1')}",
         grade=Grade.B,
-        framework="DeepSpeed" if framework.lower() == "deepspeed" else framework,
+        framework="DeepSpeed" if is_deepspeed else framework,
         group=f"{method}{stage}/{framework}",
         outcome=Outcome.RAN,
         capacity_bytes=CATALOGUE["a100-80"].gpu.memory_bytes,
@@ -135,16 +144,36 @@ def _measured(cells: Cells, number_of_row: int) -> PublishedRow:
 
 
 def _bytes(cells: Cells, what: str) -> int | None:
-    found = [(optional_number(cells, f"{what}_{unit}"), size) for unit, size in _UNITS.items()]
-    return next((round(value * size) for value, size in found if value), None)
+    """What the columns of ``what`` say, each in its unit. Raises UnknownRow where they do not agree."""
+    names = {f"{what}_{unit}": size for unit, size in _UNITS.items()}
+    found = {name: value * size for name, size in names.items() if (value := optional_size(cells, name)) is not None}
+    if found and max(found.values()) > _SAME_MEASUREMENT * min(found.values()):
+        differing = " and ".join(f"{name} {text(cells, name)!r}" for name in found)
+        raise UnknownRow(f"{differing} are not the same: leave the right one")
+    return next(map(round, found.values()), None)
 
 
 def capacity_of(cells: Cells) -> int:
-    """The card's memory: what the row says, or its model of card has."""
-    own = optional_number(cells, "capacity_gib")
-    if own:
+    """The card's memory: what the row says, or its model of card has.
+
+    Raises UnknownRow where the card is not known, or may be several of different memory, or has another one.
+    """
+    own, name = optional_size(cells, "capacity_gib"), text(cells, "gpu", "")
+    if own is None and not name:
+        raise UnknownRow("gpu is not recorded, nor capacity_gib")
+    cards = types_named(name, [each.gpu for each in CATALOGUE.values()], cards_sold_as) if name else ()
+    sizes = {each.memory_bytes for each in cards}
+    if own is not None:
+        if sizes and all(abs(own * GIB / each - 1) > _SAME_CARD for each in sizes):
+            raise UnknownRow(
+                f"gpu {name!r} does not have capacity_gib {text(cells, 'capacity_gib')!r}: leave the right one"
+            )
         return round(own * GIB)
-    return choice(cells, "gpu", {name.lower(): entry.gpu.memory_bytes for name, entry in CATALOGUE.items()})
+    if len(sizes) > 1:
+        raise UnknownRow(f"gpu {name!r} may be {', '.join(sorted(each.name for each in cards))}: name one")
+    if not sizes:
+        raise UnknownRow(f"gpu {name!r} is no card of docs/gpu-catalogue.md: name one, or its memory as capacity_gib")
+    return sizes.pop()
 
 
 def _is_range(cells: Cells, name: str) -> bool:
@@ -165,11 +194,14 @@ def alternatives(cells: Cells) -> Iterator[Cells]:
 def run_of(cells: Cells, calibration: Calibration) -> ModelledRun:
     """A run whose cells name one setting each."""
     framework = choice(cells, "framework", {"deepspeed": True, "torch": False, "fsdp": False})
+    # true of any framework's runs, and of effect on some
+    flag(cells, "load_best_model_at_end")
+    _zeroes_gradients(cells)
     return _deepspeed_run(cells, calibration) if framework else _torch_run(cells, calibration)
 
 
 def _shape(cells: Cells) -> ModelShape:
-    return shape_of(published_name(text(cells, "model")))
+    return shape_of(recorded_model(cells, "model"))
 
 
 def _lora(cells: Cells) -> LoraSpec | None:
@@ -195,7 +227,7 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
     lora, autocast = _lora(cells), precision is Precision.AUTOCAST_BF16
     run = torch_run(
         RunSetting(
-            model=published_name(text(cells, "model")),
+            model=recorded_model(cells, "model"),
             micro_batch=whole(cells, "micro_batch"),
             sequence_length=whole(cells, "sequence_length"),
             lora=lora,
@@ -217,7 +249,7 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
         lengths_vary=_lengths_vary(cells),
         segments_grow=flag(cells, "expandable_segments"),
         keeps_unsharded=sharded and _prepares_late(cells),
-        saves_on_card=sharded and flag(cells, "saves_on_card"),
+        saves_on_card=flag(cells, "saves_on_card") and sharded,
         zeroes_gradients=_zeroes_gradients(cells),
     )
 
@@ -225,7 +257,7 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
 def _zeroes_gradients(cells: Cells) -> bool:
     """Whether ``zero_grad`` leaves zeros: torch before 2.0 (``set_to_none`` is the default since)."""
     told = text(cells, "torch", "")
-    return bool(told) and release_of(told) < (2, 0)
+    return bool(told) and release_of(told, "torch") < (2, 0)
 
 
 def _prepares_late(cells: Cells) -> bool:

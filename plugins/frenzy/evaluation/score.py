@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -97,6 +97,11 @@ class FitCells:
     no_fit_and_ran: int = 0
     no_fit_and_failed: int = 0
 
+    @property
+    def num_judged(self) -> int:
+        """All of them."""
+        return self.fit_and_failed + self.fit_and_ran + self.no_fit_and_ran + self.no_fit_and_failed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
@@ -125,7 +130,8 @@ class DatasetScore:
 
     rows, refused: of the whole set; the latter by reason. fitted: errors of the other half, which no goal
     counts. needed, reserved: coverage of what tensors and the CUDA context took, and of what the
-    allocator or the driver showed as taken. release: of transformers, and who says so.
+    allocator or the driver showed as taken. release: of transformers, and who says so. refused_lines: lines of the
+    file, by reason. num_assumed: scored rows that failed, and nobody recorded that memory was why.
     """
 
     name: str
@@ -140,6 +146,8 @@ class DatasetScore:
     reserved: Coverage
     worst: tuple[ScoredRow, ...] = ()
     release: str = ""
+    refused_lines: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    num_assumed: int = 0
 
 
 def scored_rows(rows: Iterable[PublishedRow], margin: Margin) -> tuple[ScoredRow, ...]:
@@ -155,7 +163,7 @@ def scored_rows(rows: Iterable[PublishedRow], margin: Margin) -> tuple[ScoredRow
 
 def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
     """Score one data set: its scored half, beside the errors of the other."""
-    predicted = scored_rows(rows, margin)
+    predicted, refused = scored_rows(rows, margin), _refused_lines(rows)
     scored = [each for each in predicted if not is_fitted(each.row)]
     measured = [each for each in scored if each.error is not None]
     has_peaks = any(each.peak_bytes is not None for each in rows)
@@ -165,7 +173,7 @@ def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
         grade=rows[0].grade,
         measured=PEAKS if has_peaks else "reserved" if has_reserved else "ran or not",
         rows=len(rows),
-        refused=dict(Counter(each.refusal for each in rows if each.run is None).most_common()),
+        refused={reason: len(lines) for reason, lines in refused.items()},
         errors=_errors(scored),
         fitted=_errors([each for each in predicted if is_fitted(each.row)]),
         fits=fit_cells(scored),
@@ -173,7 +181,16 @@ def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
         reserved=_reserved_coverage(scored),
         worst=tuple(sorted(measured, key=lambda each: -abs(each.error or 0.0))[:_NUM_WORST]),
         release=", ".join(sorted({each.release for each in rows if each.release})),
+        refused_lines=refused,
+        num_assumed=sum(each.row.outcome_is_assumed for each in scored),
     )
+
+
+def _refused_lines(rows: Iterable[PublishedRow]) -> dict[str, tuple[int, ...]]:
+    """Lines of the rows that cannot be predicted, by reason, the commonest first."""
+    refused = [each for each in rows if each.run is None]
+    reasons = Counter(each.refusal for each in refused).most_common()
+    return {reason: tuple(each.line for each in refused if each.refusal == reason) for reason, _ in reasons}
 
 
 def _errors(rows: Iterable[ScoredRow]) -> Errors:

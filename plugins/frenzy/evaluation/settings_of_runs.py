@@ -26,7 +26,8 @@ from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import LoraSpec, ModelSpec, Precision
-from frenzy.evaluation.published import UnknownRow
+from frenzy.evaluation.cells import text
+from frenzy.evaluation.published import Cells, UnknownRow
 
 _MODELS_FILE: Final = Path(__file__).with_name("models.json")
 # Repackaged weights and tuned versions have the shape of what they are made from.
@@ -49,6 +50,15 @@ def published_name(name: str) -> str:
     plain = {_bare(each): each for each in published_models()}
     exact = {each.lower(): each for each in published_models()}
     return exact.get(last.lower()) or plain.get(_bare(last)) or last
+
+
+def recorded_model(cells: Cells, column: str) -> str:
+    """The ``published_name`` of the cell's model. Raises UnknownRow, with the text of the cell, for an unknown one."""
+    written = text(cells, column)
+    name = published_name(written)
+    if name in published_models() or Path(name, "config.json").is_file():
+        return name
+    raise UnknownRow(f"{column} {written!r}: its configuration is not at hand; name a folder with its config.json")
 
 
 def _bare(name: str) -> str:

@@ -74,11 +74,15 @@ def run_of(row: PublishedRow) -> TorchRun:
         ({"torch_dtype": "float32"}, "torch_dtype 'float32'"),
         ({"bf16": "perhaps"}, "bf16 'perhaps'"),
         ({"optim": "sophia"}, "optim 'sophia'"),
-        ({"model_name_or_path": "somebody/Unheard-1B"}, "Unheard-1B"),
+        ({"model_name_or_path": "somebody/Unheard-1B"}, "model_name_or_path 'somebody/Unheard-1B': its configuration"),
         ({"transformers": "4.31.0"}, "transformers 4.31.0"),
         ({"transformers": "newest"}, "transformers 'newest'"),
         ({"mem_peak_torch_mem_alloc_in_bytes": "a lot"}, "mem_peak_torch_mem_alloc_in_bytes 'a lot'"),
         ({"mem_peak_torch_mem_alloc_in_bytes": "", "error_messages": "CUDA launch failure"}, "error_messages"),
+        ({"mem_peak_torch_mem_alloc_in_bytes": ""}, "mem_peak_torch_mem_alloc_in_bytes is not recorded"),
+        ({"mem_peak_torch_mem_alloc_in_bytes": "", "train_runtime": ""}, "nor that memory ran out"),
+        ({"mem_peak_torch_mem_alloc_in_bytes": "", "mem_nvidia_mem_reserved": "80e3"}, "nor that memory ran out"),
+        ({"framework_config": ""}, "framework_config is not recorded"),
         ({"framework_config": "accelerated-peft-bnb", "peft_method": ""}, "peft_method is not recorded"),
     ],
 )
@@ -105,11 +109,22 @@ def test_target_modules_are_split_however_they_are_written(read_one: Callable[..
 
 def test_columns_that_are_missing_have_the_benchmarks_defaults(tmp_path: Path) -> None:
     least = ("framework_config", "model_name_or_path", "num_gpus", "per_device_train_batch_size")
-    (row,) = read_all(tmp_path / "least.csv", [{name: FULL[name] for name in least}])
+    failed = {"error_messages": "torch.OutOfMemoryError: CUDA out of memory."}
+    (row,) = read_all(tmp_path / "least.csv", [{**{name: FULL[name] for name in least}, **failed}])
 
     run = run_of(row)
     assert (run.sequence_length, run.accumulation, run.coefficients.checkpointing) == (4096, 1, True)
-    assert row.outcome is Outcome.OUT_OF_MEMORY
+    assert (row.outcome, row.outcome_is_assumed) == (Outcome.OUT_OF_MEMORY, False)
+
+
+def test_empty_results_beside_what_nvidia_smi_showed_are_taken_for_out_of_memory(
+    read_one: Callable[..., PublishedRow],
+) -> None:
+    results = {"mem_peak_torch_mem_alloc_in_bytes": "", "train_runtime": "", "mem_nvidia_mem_reserved": "80882"}
+    row = read_one(LORA, **results)
+
+    assert (row.refusal, row.outcome, row.outcome_is_assumed) == ("", Outcome.OUT_OF_MEMORY, True)
+    assert not read_one(LORA).outcome_is_assumed
 
 
 @pytest.mark.parametrize(
