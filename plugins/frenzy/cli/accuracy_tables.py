@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from frenzy.cli.render.tables import Grid, grid, size
 from frenzy.core.values.units import counted
 from frenzy.evaluation.accuracy import AccuracyReport, Bar
 from frenzy.evaluation.score import Coverage, Errors
 
+_SHOWN_LINES: Final = 5
 
-def accuracy_tables(report: AccuracyReport) -> Iterator[Grid]:
-    """What the command prints above its goals, in order."""
+
+def accuracy_tables(report: AccuracyReport, *, with_lines: bool = False) -> Iterator[Grid]:
+    """What the command prints above its goals, in order.
+
+    with_lines: of the file, beside the reasons why rows were left out.
+    """
     yield _errors_table(report)
-    yield _left_out_table(report)
+    yield _left_out_table(report, with_lines=with_lines)
     yield _fit_table(report)
     yield _worst_table(report)
 
@@ -34,9 +40,22 @@ def _errors_table(report: AccuracyReport) -> Grid:
     return grid("Errors of the predicted peak", headings, rows)
 
 
-def _left_out_table(report: AccuracyReport) -> Grid:
-    rows = [(s.name, str(count), reason) for s in report.datasets for reason, count in s.refused.items()]
-    return grid("Rows left out", ("data set", "rows", "reason"), rows)
+def _left_out_table(report: AccuracyReport, *, with_lines: bool) -> Grid:
+    headings = ("data set", "rows", *(["lines"] if with_lines else []), "reason")
+    rows = [
+        (s.name, str(len(lines)), *([_first_of(lines)] if with_lines else []), reason)
+        for s in report.datasets
+        for reason, lines in s.refused_lines.items()
+    ]
+    return grid("Rows left out", headings, rows)
+
+
+def _first_of(lines: Sequence[int]) -> str:
+    """The first few: ``3, 7, 9 and 12 more``."""
+    *most, last = map(str, lines[:_SHOWN_LINES])
+    if len(lines) > _SHOWN_LINES:
+        return f"{', '.join((*most, last))} and {len(lines) - _SHOWN_LINES} more"
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _coverage(coverage: Coverage) -> str:
@@ -88,7 +107,7 @@ def verdicts(report: AccuracyReport) -> Iterator[str]:
     for score in report.datasets:
         cells, errors = score.fits, score.errors
         ran, failed = cells.fit_and_ran + cells.no_fit_and_ran, cells.no_fit_and_failed + cells.fit_and_failed
-        parts = [f"{ran + failed} of {counted(score.rows, 'row')} judged"]
+        parts = [f"{cells.num_judged} of {counted(score.rows, 'row')} judged"]
         if errors.count:
             off = f"median {_percent(errors.median)}, worst {_percent(errors.worst)}"
             parts.append(f"error of the peak in {errors.count}: {off}")
@@ -96,6 +115,8 @@ def verdicts(report: AccuracyReport) -> Iterator[str]:
             parts.append(f"{cells.fit_and_ran} of {ran} that ran predicted to fit")
         if failed:
             parts.append(f"{cells.no_fit_and_failed} of {failed} that ran out of memory predicted not to fit")
+        if score.num_assumed:
+            parts.append(f"of these {score.num_assumed} without error_messages, taken for it by their empty results")
         yield f"{score.name}: {'; '.join(parts)}."
 
 

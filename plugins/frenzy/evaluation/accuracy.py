@@ -91,7 +91,7 @@ def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:
     beyond = float(sum(each.needed.count - each.needed.covered for each in deepspeed)) if deepspeed else None
     medians = [each.errors.median for each in graded if each.errors.median is not None]
     worst = [each.errors.worst for each in graded if each.errors.worst is not None]
-    failed = float(sum(each.fits.fit_and_failed for each in fms)) if fms else None
+    failed = float(sum(each.fits.fit_and_failed for each in fms)) if any(each.fits.num_judged for each in fms) else None
     ran = sum(each.fits.no_fit_and_ran + each.fits.fit_and_ran for each in of_fit)
     refused = sum(each.fits.no_fit_and_ran for each in of_fit) / ran if ran else None
     coverage = _all(each.needed for each in graded)

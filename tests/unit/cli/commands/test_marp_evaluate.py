@@ -38,10 +38,12 @@ def test_a_file_of_ones_own_is_scored_and_held_to_the_goals(file: Path, capsys: 
     assert {each["is_met"] for each in found["goals"]} <= {True, None}
 
 
-def test_the_tables_name_every_goal(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_name_every_goal_that_has_rows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["marp", "evaluate", str(file)]) == 0
 
-    assert "grade A, worst error of the peak" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "grade A, worst error of the peak" in said
+    assert "DeepSpeed on GPUs" not in said, "no rows"
 
 
 @pytest.fixture
@@ -81,6 +83,44 @@ def test_each_data_set_has_its_verdict_in_a_line(own: Path, capsys: pytest.Captu
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("own runs: 2 of 2 rows judged; error of the peak in 2: median ")
     assert last.endswith("2 of 2 that ran predicted to fit.")
+
+
+def test_failures_that_nobody_explained_are_counted_in_the_verdict(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = list(csv.reader(FMS.read_text(encoding="utf-8").splitlines()))
+    failed = cells.index(next(each for each in cells if not each[cells[0].index("train_runtime")]))
+    chosen = [cells[0], cells[failed]]
+    file.write_text("\n".join(",".join(f'"{each}"' for each in row) for row in chosen) + "\n", encoding="utf-8")
+
+    assert run(["marp", "evaluate", str(file)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith("of these 1 without error_messages, taken for it by their empty results.")
+
+
+def test_rows_left_out_are_named_by_their_lines(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = "Llama-2-7b-hf,torch,a100-80,1,512,70,true,3\n", "Llama-2-7b-hf,torch,a100-80,0,512,70,true,3\n"
+    columns = own.read_text(encoding="utf-8").splitlines()[0]
+    own.write_text(f"{columns}\n{bad}{good}{bad * 6}", encoding="utf-8")
+
+    assert run(["marp", "evaluate", str(own)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "own runs 7 2, 4, 5, 6, 7 and 2 more micro_batch '0'" in said
+    assert "Goals" not in said
+    assert run(["marp", "evaluate", str(own), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["datasets"]
+    ((reason, lines),) = found["refused_lines"].items()
+    assert found["refused"] == {reason: 7}
+    assert lines == [2, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_file_of_which_no_row_is_judged_fails(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own.write_text(own.read_text(encoding="utf-8").replace("a100-80", "A100"), encoding="utf-8")
+
+    assert run(["marp", "evaluate", str(own)]) == 1
+    said = capsys.readouterr().out
+    assert "2 and 3" in said
+    assert said.splitlines()[-1] == "own runs: 0 of 2 rows judged."
 
 
 def test_the_columns_that_are_known_are_those_of_the_page_and_of_the_shipped_files() -> None:

@@ -18,7 +18,7 @@ def evaluate(
 
     A file has the columns of fms-acceleration's benchmark, of which every second row is scored, or those of a table of
     your own runs (model, framework, micro_batch, sequence_length and what was measured; docs/accuracy.md lists all), of
-    which every row is. Exit status 1 when a goal is missed.
+    which every row is. Exit status 1 when a goal is missed, or no row of a file is judged.
     """
     from frenzy.cli.accuracy_tables import accuracy_tables, bars_table, verdicts
     from frenzy.evaluation.accuracy import accuracy_report
@@ -33,8 +33,9 @@ def evaluate(
     if as_json:
         print_json({"datasets": report.datasets, "margin": report.margin, "goals": report.bars})
     else:
-        for table in (*accuracy_tables(report), bars_table(report.bars)):
+        judged = [each for each in report.bars if each.is_met is not None]
+        for table in (*accuracy_tables(report, with_lines=True), *([bars_table(judged)] if judged else [])):
             out().print(table)
         for line in verdicts(report):
             out().print(line, soft_wrap=True)
-    return 0 if report.is_good else 1
+    return 0 if report.is_good and all(each.fits.num_judged for each in report.datasets) else 1
