@@ -11,6 +11,8 @@ from frenzy.evaluation.published import Cells, UnknownRow
 
 _FLAGS: Final = {"": None, "none": None, "true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _MOST: Final = 2**31
+# Of a size in any unit: more than all memory there is.
+_LARGEST: Final = 1e18
 T = TypeVar("T")
 
 
@@ -59,6 +61,8 @@ def optional_size(cells: Cells, name: str) -> float | None:
     if not found:
         return None
     value = _value(found)
+    if _LARGEST < value < math.inf:
+        raise UnknownRow(f"{name} {found!r} is more than {_LARGEST:g}")
     if not 0 < value < math.inf:
         raise UnknownRow(f"{name} {found!r} is not a number above 0")
     return value

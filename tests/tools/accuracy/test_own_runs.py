@@ -65,6 +65,7 @@ def peak(row: PublishedRow) -> int:
         ({"gpu": "a100-80", "capacity_gib": "40"}, "gpu 'a100-80' does not have capacity_gib '40'"),
         ({"capacity_gib": "0"}, "capacity_gib '0' is not a number above 0"),
         ({"peak_gib": ""}, "peak_gib is not recorded"),
+        ({"peak_gib": "1e308"}, "peak_gib '1e308' is more than 1e+18"),
         ({"peak_gib": "0"}, "peak_gib '0' is not a number above 0"),
         ({"peak_mib": "20"}, "peak_mib '20' and peak_gib '20.4' are not the same"),
         ({"micro_batch": "half"}, "micro_batch 'half'"),
