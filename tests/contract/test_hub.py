@@ -76,6 +76,17 @@ def test_a_branch_becomes_the_commit_that_it_names_now(hub: FakeHub) -> None:
         resolve_model(ModelSpec(hub_id="acme/tiny", revision="v2"))
 
 
+def test_a_hub_that_is_away_is_told_before_its_client_tries_it_and_a_config_that_is_kept_needs_none(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.push("acme/tiny", {"config.json": config()})
+    known = resolve_model(ModelSpec(hub_id="acme/tiny"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert resolve_model(known[0]) == known
+    with pytest.raises(TemporaryError, match=r"cannot be reached \(127.0.0.1: Connection refused\).*'acme/none'"):
+        resolve_model(ModelSpec(hub_id="acme/none"))
+
+
 def test_a_node_fetches_a_commit_once_and_needs_no_hub_afterwards(hub: FakeHub) -> None:
     index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()
     files = {

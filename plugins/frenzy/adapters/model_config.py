@@ -39,8 +39,12 @@ logger = logging.getLogger(__name__)
 _READER: Final = """
 import json, os, sys, tempfile
 sys.modules["torch"] = None
+asked, commit, names, away = json.load(sys.stdin), None, [], None
+if "hub_id" in asked:
+    from frenzy.adapters.hub_connection import why_away
+    if away := why_away(os.environ):
+        os.environ["HF_HUB_OFFLINE"] = "1"  # what was fetched before is there at once
 from transformers import AutoConfig
-asked, commit, names = json.load(sys.stdin), None, []
 try:
     if "hub_id" in asked:
         from transformers.utils.hub import cached_file
@@ -56,7 +60,7 @@ try:
     answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False))}
     answer |= {"commit": commit, "names": names}
 except Exception as error:
-    answer = {"error": str(error) or type(error).__name__}
+    answer = {"error": str(error) or type(error).__name__, "away": away}
 print(json.dumps(answer))
 """
 
@@ -66,7 +70,7 @@ def resolve_model_config(model: ModelSpec, *, cache_folder: Path | None = None) 
 
     cache_folder: where answers for inline and local configs are kept, if anywhere.
     Raises SpecError when the spec's config or folder is refused, PermanentError when a hub id
-    cannot be read.
+    cannot be read, TemporaryError when the hub cannot be reached.
     """
     return resolve_model(model, cache_folder=cache_folder)[1]
 
@@ -205,6 +209,10 @@ def _read_folder(folder: str) -> dict[str, Any]:
 def _from_hub(model: ModelSpec) -> dict[str, Any]:
     asked = {"hub_id": model.hub_id, "revision": model.revision or "main"}
     answer: dict[str, Any] = ask(_READER, asked)
+    if "config" not in answer and answer.get("away"):
+        detail = f"The hub cannot be reached ({answer['away']}), and the config of {model.hub_id!r} is not kept here."
+        remedy = "Try again, or give model.path or model.config."
+        raise TemporaryError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
     if "config" not in answer:
         of = "" if model.revision is None else f" at model.revision {model.revision!r}"
         raise PermanentError(
