@@ -52,7 +52,7 @@ def plan(
     settings = settings_at_hand()
     where, model = cluster or settings.cluster_file, policy or settings.memory_policy.value
     answer: FitAnswer | None = None
-    with TraceProgress() as progress:
+    with TraceProgress(job) as progress:
         if fit is not None:
             answer = fit_offline(job, settings, cluster, fit, model, told=progress.told)
         else:

@@ -10,13 +10,22 @@ from frenzy.cli.render.console import err
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from frenzy.core.values.job import TrainingJob
+
 _WORDS: Final = "No closed form covers this model: its own module is traced, once for this config."
+
+_NOT_QUANTISED: Final = (
+    "Weights of such models are not quantised: it needs training.lora.quantization: none. "
+    "The trace shows what else would have to change."
+)
 
 
 class TraceProgress:
     """A sentence and a bar on stderr as soon as there is something to wait for; the bar is gone in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: TrainingJob) -> None:
+        lora = job.training.lora
+        self._is_refused = job.workload is None and lora is not None and lora.quantization != "none"
         self._shown: Progress | None = None
 
     def __enter__(self) -> TraceProgress:
@@ -32,6 +41,8 @@ class TraceProgress:
 
         if self._shown is None:
             err().print(_WORDS, soft_wrap=True)
+            if self._is_refused:
+                err().print(_NOT_QUANTISED, soft_wrap=True)
             self._shown = Progress(console=err(), transient=True)
             self._shown.add_task("Tracing")
             self._shown.start()
