@@ -53,7 +53,7 @@ def test_a_family_that_has_no_closed_form_peaks_within_its_margin(tmp_path: Path
     case = {
         "config": {"model_type": family, **config},
         "attention": attention,
-        "sequence_length": 256,
+        "sequence_length": 64,
         "precision": "bf16",
         "dp": 1,
         "accumulation": 1,
