@@ -22,6 +22,7 @@ from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, LoraSpec, Precision, TrainingSpec
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import format_duration, round_up
+from frenzy.core.values.workload import Honour
 
 _Lift = Callable[[Situation], Situation]
 _Tighten = Callable[[Situation, Situation, Solve], Situation]
@@ -100,7 +101,12 @@ def _limited(now: Situation, **limits: Any) -> Situation:
 def _same_result(request: PlanRequest, cluster: Cluster) -> Iterator[JobChange]:
     """Ways to compute the same numbers in less memory."""
     training = request.job.training
-    if training.gradient_checkpointing is Checkpointing.OFF:
+    kept, script = training.gradient_checkpointing, request.job.workload
+    if script is not None and not script.takes(Honour.CHECKPOINTING):
+        # its plans take what the specification says, and auto means off
+        if kept is not Checkpointing.ON:
+            yield _choice("training.gradient_checkpointing", kept, "on", gradient_checkpointing=Checkpointing.ON)
+    elif kept is Checkpointing.OFF:
         yield _choice("training.gradient_checkpointing", "off", "auto", gradient_checkpointing=Checkpointing.AUTO)
     # torch's own attention takes less memory than the eager one, but perhaps not where it holds whole scores
     scores = any(holds_scores(request, each, attention="sdpa") for each in cluster.gpu_types)

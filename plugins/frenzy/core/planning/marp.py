@@ -133,14 +133,20 @@ def mends_plans(policy: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedPlan:
-    """A plan that ran out of memory. after: what is asked for then: others, with room for what it took unseen."""
+    """A plan that ran out of memory. after: what is asked for then: others, with room for what it took unseen.
+
+    refusal: why it would not be run, whatever its memory; None where memory alone is the matter.
+    """
 
     plan: ResourcePlan
     after: PlanRequest
+    refusal: Reason | None = None
 
     @property
     def assumed(self) -> str:
-        """What it is taken to have needed, where it is predicted to fit; else nothing."""
+        """What it is taken to have needed, where it is predicted to fit, or why it would not be run; else nothing."""
+        if self.refusal is not None:
+            return self.refusal.sentence
         unseen, plan = self.after.extra_bytes_per_gpu, self.plan
         return (
             f"{plan.plan_id} is predicted to need {format_bytes(plan.memory.required_bytes)} of "
@@ -167,8 +173,9 @@ def failed_plan(
         raise no_such_plan(failed, request, cluster)
     plan = known[0].plan
     unseen = plan.gpu_memory_bytes - plan.memory.peak_allocated_bytes if known[0].feasible else 0
-    after = replace(request, excluded_shapes=(*request.excluded_shapes, failed), extra_bytes_per_gpu=unseen)
-    return FailedPlan(plan=plan, after=after)
+    reason = known[0].reason
+    refusal = reason if reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE else None
+    return FailedPlan(plan=plan, after=replace(request, extra_bytes_per_gpu=unseen), refusal=refusal)
 
 
 def mending_changes(

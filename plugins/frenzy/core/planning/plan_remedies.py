@@ -3,20 +3,28 @@
 Changes of the job (``job_remedies``) and beyond it (``resource_remedies``) have an effect on the run, from the same
 numbers computed in less memory to another method. The search goes up this order until the changes so far suffice,
 then leaves out each that is not needed, the one with the most effect first. At most one change is beyond the
-job. Each value is then the least that suffices. A search that grows too large is given up.
+job; what leaves the result as it is, or nearly, stays where without it sequences would be shorter or GPUs more. Each
+value is then the least that suffices. A search that grows too large is given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from frenzy.core.planning.grid import divisors
 from frenzy.core.planning.job_remedies import Effect, JobChange, job_changes
 from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans, nearest
 from frenzy.core.planning.request import PlanRequest
-from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, ResourceChange, shorter_sequences
+from frenzy.core.planning.resource_remedies import (
+    RESOURCE_CHANGES,
+    ResourceChange,
+    more_gpus,
+    shorter_sequences,
+    with_length,
+)
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.resource_plan import Candidate
@@ -27,6 +35,14 @@ from frenzy.core.values.resource_plan import Candidate
 _MOST_CANDIDATES: Final = 2_000
 _LEAST_COST: Final = 20
 _SPLITS_PER_COST: Final = 50
+# Effects of changes that are made rather than to take more of this.
+_RATHER: Final[Mapping[ResourceChange | None, tuple[Effect, ...]]] = {
+    more_gpus: (Effect.SAME_RESULT,),
+    shorter_sequences: (Effect.SAME_RESULT, Effect.APPROXIMATION),
+}
+_OTHER_WAYS: Final = (Effect.OTHER_METHOD, Effect.COARSER)
+# A change with which sequences are hardly longer is not worth making.
+_WORTH_MAKING: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +89,14 @@ def first_remedy(
             if budget.is_spent:
                 return None
             if found is not None:
-                return Remedy(changes=found.changes, request=found.request, cluster=found.cluster)
-    return None
+                return _remedy(found)
+    # Where a choice cannot be launched, some of the others may not be either, and spoil all together.
+    alone = (search.tightened((each,), None) for each in changes)
+    return next((_remedy(found) for found in alone if found is not None), None)
+
+
+def _remedy(found: Situation) -> Remedy:
+    return Remedy(changes=found.changes, request=found.request, cluster=found.cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +108,15 @@ class _Step:
 
 
 def _steps(changes: Sequence[JobChange], *, within: bool) -> list[_Step]:
-    """From the least effect to the most; of as much, changes of the job first."""
+    """From the least effect to the most; of as much, changes of the job first. Where another method does not suffice
+    with sequences as they are, it is tried with shorter ones.
+    """
     of_job = [_Step(effect) for effect in sorted({each.effect for each in changes})]
     beyond = [
         _Step(effect, each) for each, effect in RESOURCE_CHANGES.items() if not within or each is shorter_sequences
     ]
+    if any(each.effect in _OTHER_WAYS for each in of_job):
+        beyond.append(_Step(max(_OTHER_WAYS), shorter_sequences))
     return sorted([*of_job, *beyond], key=lambda each: (each.effect, each.resource is not None))
 
 
@@ -142,13 +168,22 @@ class _Search:
 
     def needed(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> tuple[JobChange, ...]:
         """``chosen`` without what does not help, that of the most effect first; as it is where it does not suffice."""
-        if self._sufficient(chosen, resource) is None:
+        after = self._sufficient(chosen, resource)
+        if after is None:
             return chosen
         for each in reversed(chosen):
             fewer = tuple(other for other in chosen if other is not each)
-            if self._sufficient(fewer, resource) is not None:
+            is_rather = each.effect in _RATHER.get(resource, ())
+            if self._nearly(fewer, after) if is_rather else self._sufficient(fewer, resource) is not None:
                 chosen = fewer
         return chosen
+
+    def _nearly(self, chosen: tuple[JobChange, ...], after: Situation) -> bool:
+        """Whether ``chosen`` suffice on the cluster of ``after``, with sequences nearly as long."""
+        changed = self._changed(chosen)
+        length = math.ceil(_WORTH_MAKING * after.request.sequence_length)
+        shorter = changed.request if length >= changed.request.sequence_length else with_length(changed.request, length)
+        return self._fits(replace(changed, request=shorter, cluster=after.cluster))
 
     def tightened(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> Situation | None:
         """The situation after ``chosen`` and ``resource``, each value the least that suffices; None if none does."""

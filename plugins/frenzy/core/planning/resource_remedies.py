@@ -30,7 +30,7 @@ def shorter_sequences(now: Situation, solve: Solve) -> Situation | None:
     before = now.request.sequence_length
 
     def fits(steps: int) -> bool:
-        return bool(feasible_plans(solve(_with_length(now.request, steps * _LENGTH_STEP), now.cluster)))
+        return bool(feasible_plans(solve(with_length(now.request, steps * _LENGTH_STEP), now.cluster)))
 
     low, high = 1, (before - 1) // _LENGTH_STEP
     if high < 1 or not fits(1):
@@ -39,10 +39,11 @@ def shorter_sequences(now: Situation, solve: Solve) -> Situation | None:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     length = low * _LENGTH_STEP
-    return now.asking(_with_length(now.request, length), Change("data.sequence_length", str(before), str(length)))
+    return now.asking(with_length(now.request, length), Change("data.sequence_length", str(before), str(length)))
 
 
-def _with_length(request: PlanRequest, length: int) -> PlanRequest:
+def with_length(request: PlanRequest, length: int) -> PlanRequest:
+    """The same request with sequences of ``length`` tokens."""
     job = request.job
     return replace(request, job=replace(job, data=replace(job.data, sequence_length=length)))
 

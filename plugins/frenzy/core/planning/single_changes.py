@@ -145,7 +145,10 @@ def _other_shapes(request: PlanRequest, failed: PlanShape, cluster: Cluster) -> 
     """Of each kind of change the shapes that it leads to, the least change first; perhaps ``failed`` itself."""
     size, degrees = failed.micro_batch_size, tensor_parallel_degrees(request.shape, failed.num_gpus)
     return {
-        "ZeRO stage": [replace(failed, zero_stage=stage) for stage in ZERO_STAGES if stage > failed.zero_stage],
+        # a lower stage takes more memory, but may be run where this one is not
+        "ZeRO stage": [
+            replace(failed, zero_stage=each) for each in sorted(ZERO_STAGES, key=lambda each: each < failed.zero_stage)
+        ],
         "micro-batch": [replace(failed, micro_batch_size=each) for each in reversed(divisors(size, size - 1))],
         "activation checkpointing": [replace(failed, activation_checkpointing=True)],
         _STATES: [replace(failed, offload_optimizer=True)],

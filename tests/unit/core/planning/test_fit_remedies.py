@@ -11,12 +11,15 @@ from tests.unit.core.marp_values import CALIBRATION, job, llama_config, node, re
 from frenzy.core.models.shape import ModelShape, model_shape
 from frenzy.core.planning.asked_cards import nodes_of_cards
 from frenzy.core.planning.marp import Remedy, plan_candidates, remedies
+from frenzy.core.planning.plan_remedies import first_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import Checkpointing, LoraSpec, ModelSpec, Precision
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import GIB
+from frenzy.core.values.workload import WorkloadSpec
 
 SEVEN = model_shape(
     llama_config(4096, 32, 32, 32000, intermediate_size=11008, num_key_value_heads=32, max_position_embeddings=8192)
@@ -91,6 +94,49 @@ def test_four_bits_are_never_taken_back_to_fit_a_small_card() -> None:
     found = remedy_on("1xT4", asked(EIGHT, length=8192, lora=lora))
 
     assert "training.lora.quantization" not in changed(found)
+
+
+def test_no_context_is_given_up_that_another_way_to_the_same_numbers_would_save() -> None:
+    of = asked(replace(EIGHT, max_positions=131072), length=131072, lora=LoraSpec(quantization="nf4"))
+    found = remedy_on("1xRTX4090", of)
+    length = int(changed(found)["data.sequence_length"])
+
+    assert changed(found) == {"data.sequence_length": str(length), "training.loss": "fused"}
+    shorter = replace(of.job, data=replace(of.job.data, sequence_length=length // 2))
+    without = plan_candidates(replace(of, job=shorter), found.cluster, CALIBRATION)
+    assert not any(each.feasible for each in without), "the other loss leaves less than half of it"
+
+
+def test_adapters_and_shorter_sequences_are_tried_together_where_neither_is_enough() -> None:
+    longest = replace(EIGHT, max_positions=131072)
+    found = changed(remedy_on("1xRTX4090", asked(longest, length=131072)))
+
+    assert found.keys() >= {"training.lora", "data.sequence_length"}
+    assert int(found["data.sequence_length"]) > 8192
+
+
+def test_a_script_that_keeps_activations_is_told_to_recompute_them_before_it_sees_less_context() -> None:
+    of = asked(SEVEN, lora=LoraSpec())
+    script = WorkloadSpec(command=("train",), honours=("micro_batch", "world_size"))
+    found = remedy_on("1xRTX4090", replace(of, job=replace(of.job, workload=script)))
+
+    assert changed(found) == {"training.gradient_checkpointing": "on"}
+
+
+def test_a_choice_that_cannot_be_run_is_given_up_even_where_other_changes_spoil_it() -> None:
+    of, there = asked(EIGHT, attention="eager", lora=LoraSpec(quantization="nf4")), nodes_of_cards("1xH100")
+
+    def solve(asked: PlanRequest, cluster: Cluster) -> tuple[Candidate, ...]:
+        """As of a family whose experts are not quantised, and which has no other attention."""
+        training = asked.job.training
+        found = plan_candidates(asked, cluster, CALIBRATION)
+        if training.attention == "eager" and training.lora and training.lora.quantization == "none":
+            return found
+        refused = Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail="Not here.")
+        return tuple(replace(each, rank=None, reason=refused) for each in found)
+
+    found = first_remedy(of, there, solve(of, there), solve, within=True)
+    assert found is not None and changed(found) == {"training.lora.quantization": "none"}
 
 
 def test_no_change_is_found_where_nothing_fits() -> None:

@@ -20,7 +20,7 @@ from frenzy.core.planning.single_changes import SingleChange
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.gpu_catalogue import CATALOGUE
-from frenzy.core.values.job import Checkpointing, ModelSpec, Precision
+from frenzy.core.values.job import Checkpointing, LoraSpec, ModelSpec, Precision
 from frenzy.core.values.resource_plan import PlanShape
 from frenzy.core.values.units import GIB, format_bytes
 from frenzy.core.values.workload import WorkloadSpec
@@ -248,6 +248,21 @@ def test_a_plan_that_failed_is_not_the_planners_own_choice_after_it() -> None:
     after = failed_plan(failed, of, there, CALIBRATION).after
 
     assert all(each.plan.shape != failed for each in plan_candidates(after, there, CALIBRATION) if each.feasible)
+
+
+def test_a_plan_that_failed_may_be_taken_again_by_a_job_that_changed() -> None:
+    of, (there, failed) = asked(), named("8xa100-80-z2-mb2")
+    after = failed_plan(failed, of, there, CALIBRATION).after
+    lighter = replace(after.job, training=replace(after.job.training, lora=LoraSpec()))
+
+    assert fits(failed, replace(after, job=lighter), there)
+
+
+def test_of_a_plan_that_would_not_be_run_it_is_said_and_a_stage_that_would_be_is_told() -> None:
+    of, (there, failed) = asked(lora=LoraSpec(quantization="nf4")), named("8xh100-z3-mb1-ckpt")
+
+    assert "4-bit weights under ZeRO stage 3" in failed_plan(failed, of, there, CALIBRATION).assumed
+    assert mended(failed.plan_id, of)["ZeRO stage"].plan.zero_stage == 1
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
         console.print()
     if answer.changes is None:
         _say_why_not(asked, answer)
-        console.print(candidates_table("refused", answer.candidates[:top]))
+        asked_for = [each for each in answer.candidates if each.reason.code is not ReasonCode.NOT_ENOUGH_GPUS]
+        console.print(candidates_table("refused", (asked_for or answer.candidates)[:top]))
         _say_others(answer)
         return
     if not answer.changes:
