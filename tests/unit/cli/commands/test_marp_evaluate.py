@@ -98,7 +98,10 @@ def test_failures_that_nobody_explained_are_counted_in_the_verdict(
     assert last.endswith("of these 1 without error_messages, taken for it by their empty results.")
 
 
-def test_rows_left_out_are_named_by_their_lines(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_left_out_are_named_by_their_lines(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
     good, bad = "Llama-2-7b-hf,torch,a100-80,1,512,70,true,3\n", "Llama-2-7b-hf,torch,a100-80,0,512,70,true,3\n"
     columns = own.read_text(encoding="utf-8").splitlines()[0]
     own.write_text(f"{columns}\n{bad}{good}{bad * 6}", encoding="utf-8")
