@@ -50,8 +50,9 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
 
 
 def _say_why_not(asked: TrainingJob, answer: FitAnswer) -> None:
-    console, refused = out(), nearest(answer.candidates)
-    if refused.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE:  # so are all others, which come before it
+    console, refused = out(), nearest(answer.candidates) if answer.candidates else None
+    # The nearest: so are all others, which come before it.
+    if refused is not None and refused.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE:
         why = refused.reason.detail.removeprefix(f"{refused.plan.plan_id}: ")
         console.print(f"{asked.name} does not run on {answer.cards}: {why}", soft_wrap=True)
         if refused.reason.remedy:
