@@ -126,6 +126,7 @@ def task_template(variables: dict[str, str]) -> Pod:
     }
 
 
+@pytest.mark.timeout(2400)  # each task imports Airflow anew, and two cores have more to do
 def test_a_run_moves_to_another_plan_and_ends_with_a_pod_for_each_of_its_tasks(
     walker: Walker, cluster: Cluster
 ) -> None:
