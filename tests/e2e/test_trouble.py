@@ -106,6 +106,8 @@ def contest(walker: Walker, dags: Mapping[str, str]) -> Contest:
     first = dags["first-of-three"], walker.trigger(dags["first-of-three"])
     walker.wait_for_step(*first, 2)
     second, third = ((dags[each], walker.trigger(dags[each])) for each in ("second-of-three", "third-of-three"))
+    # Airflow promises no order: the run triggered first may be the last to be in line.
+    walker.eventually("a reason to wait", lambda: _hold(walker, second))
     hold = walker.eventually("a reason to wait", lambda: _hold(walker, third))
     walker.cancel(*third)
     cancelled = walker.wait_for_state(*third, JobState.CANCELLED)
