@@ -1,7 +1,7 @@
 """Changes beyond the job's choices and limits: shorter sequences, more GPUs, more host or GPU memory.
 
 Each takes a situation and answers the one it leads to, or None when it does not help there. The
-order is that of how little they take from the user; the last always helps a plan that could run.
+order is that of how little they take from the user; the last helps a plan that could run on some card that is sold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from frenzy.core.planning.remedy_changes import Change, Situation, Solve, card_t
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 from frenzy.core.values.units import MIB, format_shortage
 
 ResourceChange = Callable[[Situation, Solve], Situation | None]
@@ -23,6 +24,8 @@ ResourceChange = Callable[[Situation, Solve], Situation | None]
 _LENGTH_STEP: Final = 8
 # Nobody adds more for one job; and a cluster of very many nodes takes long to plan for.
 MOST_GPUS: Final = 16_384
+# Nor is there a larger card to take instead.
+_LARGEST_CARD_BYTES: Final = max(each.gpu.memory_bytes for each in CATALOGUE.values())
 
 
 def shorter_sequences(now: Situation, solve: Solve) -> Situation | None:
@@ -97,12 +100,20 @@ def more_host_memory(now: Situation, solve: Solve) -> Situation | None:
 
 
 def larger_gpu(now: Situation, solve: Solve) -> Situation | None:
-    """The least memory with which an existing type would do, with more host memory where its nodes lack that too."""
-    short = _refused(now, solve, ReasonCode.INSUFFICIENT_GPU_MEMORY)
+    """The least memory with which an existing type would do, with more host memory where its nodes lack that too.
+
+    None beyond the largest card of the catalogue.
+    """
+
+    def needed_by(plan: ResourcePlan) -> int:
+        return _whole_mebibytes(plan.memory.required_bytes + now.request.extra_bytes_per_gpu)
+
+    refused = _refused(now, solve, ReasonCode.INSUFFICIENT_GPU_MEMORY)
+    short = [each for each in refused if needed_by(each.plan) <= _LARGEST_CARD_BYTES]
     if not short:
         return None
     wanted = nearest(short).plan
-    needed = _whole_mebibytes(wanted.memory.required_bytes + now.request.extra_bytes_per_gpu)
+    needed = needed_by(wanted)
     types = tuple(
         replace(gpu, memory_bytes=needed) if gpu.name == wanted.gpu_type else gpu for gpu in now.cluster.gpu_types
     )

@@ -26,7 +26,7 @@ from frenzy.core.planning.resource_remedies import (
 )
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.gpu_catalogue import CATALOGUE, cards_of_a_node
+from frenzy.core.values.gpu_catalogue import cards_of_a_node
 from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 
 # Nobody takes more than a usual server's GPUs, or so many times as many, because a job ran out of memory.
@@ -34,8 +34,6 @@ _SERVER: Final = 8
 _MOST_TIMES: Final = 4
 # More GPUs are to help. Beyond a node each micro-batch may wait for the network longer than it computes.
 _MUCH_SLOWER: Final = 2.0
-# A larger card is nothing that anybody could take instead.
-_LARGEST_CARD_BYTES: Final = max(each.gpu.memory_bytes for each in CATALOGUE.values())
 _GPUS: Final = "GPUs"
 _STATES: Final = "optimizer states"
 
@@ -90,9 +88,8 @@ def _tried(start: Situation, candidates: Sequence[Candidate], solve: Solve) -> I
         if change is larger_gpu and start.request.extra_bytes_per_gpu:  # how much was lacking is a lower bound
             continue
         after = (_more_cards if change is more_gpus else change)(start, solve)
-        if after is None or (change is larger_gpu and after.cluster.gpu_types[0].memory_bytes > _LARGEST_CARD_BYTES):
-            continue
-        yield effect, after
+        if after is not None:
+            yield effect, after
 
 
 def _more_cards(start: Situation, solve: Solve) -> Situation | None:

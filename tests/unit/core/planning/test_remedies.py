@@ -153,6 +153,23 @@ def test_more_host_memory_is_asked_for_beside_a_larger_card_where_the_node_lacks
     assert [each.field for each in remedy.changes] == ["memory of each c", "host memory of a node of c"]
 
 
+def test_no_card_is_named_that_is_larger_than_any_of_the_catalogue() -> None:
+    there = Cluster((card("c", 24),), (dataclasses.replace(node("n", "c", 1), host_memory_bytes=4000 * GIB),))
+    # One sequence and one head, which no more GPUs would share.
+    large, too_large = (
+        request(
+            model_shape(llama_config(8192, layers, 1, 32_000, num_key_value_heads=1)),
+            job(global_batch=1, precision=Precision.BF16),
+        )
+        for layers in (10, 200)
+    )
+
+    found = remedies(large, there, CALIBRATION)
+    assert found is not None
+    assert [each.field for each in found.changes] == ["memory of each c"]
+    assert remedies(too_large, there, CALIBRATION) is None
+
+
 def test_gpus_are_added_as_nodes_like_those_there_are() -> None:
     of = request(model_shape(llama_config(1024, 12, 8, 8000)), job(global_batch=16, sequence_length=8))
     enough = next(gpus for gpus in (2, 4, 8, 16) if feasible(candidates(of, one_type(gpus))))
