@@ -59,7 +59,8 @@ _ORDER: Final = tuple(Effect)
 class JobChange:
     """lift: makes it freely. tighten: from where it was lifted back to the least that suffices, and writes it down.
 
-    may_harm: on some cards it takes more memory, so that it is tried after the others.
+    may_harm: it may take more memory, so that the others are tried without it, too, and that it is the first of its
+    effect to be left out.
     """
 
     lift: _Lift
@@ -78,10 +79,7 @@ def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: 
     if any(each.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE for each in candidates):
         found += _launchable_choices(training)
     if any(each.reason.code is ReasonCode.INSUFFICIENT_GPU_MEMORY for each in candidates):
-        found += _savings(request)
-        half: dict[str, Any] = {"precision": Precision.FP16}
-        if any(holds_scores(request, each) and not holds_scores(request, each, **half) for each in cluster.gpu_types):
-            found.append(_choice("training.precision", training.precision, "fp16", effect=Effect.APPROXIMATION, **half))
+        found += [*_savings(request), *_half_precision(request, cluster)]
     if limits.max_gpus is not None:
         found.append(JobChange(lambda now: _limited(now, max_gpus=None), _least_gpus))
     found += [_one_more_type(name) for name in _types_left_out(limits, cluster)]
@@ -89,7 +87,7 @@ def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: 
         found.append(JobChange(lambda now: _limited(now, max_cost=None), _least_cost))
     if request.seconds_to_deadline is not None:
         found.append(JobChange(_without_deadline, _earliest_deadline))
-    return tuple(sorted(found, key=lambda each: each.effect))
+    return tuple(sorted(found, key=lambda each: (each.effect, each.may_harm)))
 
 
 def _limited(now: Situation, **limits: Any) -> Situation:
@@ -146,6 +144,24 @@ def _savings(request: PlanRequest) -> Iterator[JobChange]:
         before, after = ("none", f"{_ADAPTERS}, nf4") if lora is None else ("none", "nf4")
         name = "training.lora" if lora is None else "training.lora.quantization"
         yield _choice(name, before, after, effect=Effect.COARSER, lora=coarser)
+
+
+def _half_precision(request: PlanRequest, cluster: Cluster) -> Iterator[JobChange]:
+    """16 bits in place of 32, and fp16 where torch has attention kernels for no other of them, as before Ampere.
+
+    Masters and states stay in fp32. Of a whole model a sum of gradients in fp32 may take more than activations save.
+    """
+    training = request.job.training
+    before, fp16 = training.precision, Precision.FP16
+    after: Precision = Precision.BF16 if before is Precision.FP32 else before
+    if any(
+        holds_scores(request, each, precision=after) and not holds_scores(request, each, precision=fp16)
+        for each in cluster.gpu_types
+    ):
+        after = fp16
+    if after is not before:
+        change = _choice("training.precision", before, after, effect=Effect.APPROXIMATION, precision=after)
+        yield replace(change, may_harm=before is Precision.FP32 and training.lora is None)
 
 
 _ADAPTERS: Final = f"rank {LoraSpec().rank}"

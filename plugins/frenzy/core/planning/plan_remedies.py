@@ -84,7 +84,7 @@ def first_remedy(
     for step in _steps(changes, within=within):
         upto = tuple(each for each in changes if each.effect <= step.effect)
         safe = tuple(each for each in upto if not each.may_harm)
-        for chosen in dict.fromkeys((safe, upto) if step.resource is None else (safe, upto, ())):
+        for chosen in dict.fromkeys((upto, safe) if step.resource is None else (upto, safe, ())):
             found = search.tightened(search.needed(chosen, step.resource), step.resource)
             if budget.is_spent:
                 return None
@@ -176,6 +176,8 @@ class _Search:
             is_rather = each.effect in _RATHER.get(resource, ())
             if self._nearly(fewer, after) if is_rather else self._sufficient(fewer, resource) is not None:
                 chosen = fewer
+                if each.may_harm and resource is not None:  # it may have needed more of it
+                    after = self._sufficient(chosen, resource) or after
         return chosen
 
     def _nearly(self, chosen: tuple[JobChange, ...], after: Situation) -> bool:

@@ -10,7 +10,8 @@ from tests.unit.core.marp_values import CALIBRATION, job, llama_config, node, re
 
 from frenzy.core.models.shape import ModelShape, model_shape
 from frenzy.core.planning.asked_cards import nodes_of_cards
-from frenzy.core.planning.marp import Remedy, plan_candidates, remedies
+from frenzy.core.planning.job_remedies import Effect
+from frenzy.core.planning.marp import Remedy, mending_changes, plan_candidates, remedies
 from frenzy.core.planning.plan_remedies import first_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
@@ -34,6 +35,10 @@ def asked(shape: ModelShape, length: int = 2048, **training: Any) -> PlanRequest
     """Of a model that has weights already."""
     of = job(global_batch=8, sequence_length=length, precision=Precision.BF16, **training)
     return request(shape, replace(of, model=ModelSpec(hub_id="a/model")))
+
+
+def in_fp32(of: PlanRequest) -> PlanRequest:
+    return replace(of, job=replace(of.job, training=replace(of.job.training, precision=Precision.FP32)))
 
 
 def remedy_on(cards: str, of: PlanRequest) -> Remedy:
@@ -113,6 +118,31 @@ def test_adapters_and_shorter_sequences_are_tried_together_where_neither_is_enou
 
     assert found.keys() >= {"training.lora", "data.sequence_length"}
     assert int(found["data.sequence_length"]) > 8192
+
+
+@pytest.mark.parametrize(("cards", "format"), [("1xRTX4090", "bf16"), ("1xV100-16", "fp16")])
+def test_adapters_in_fp32_are_first_tried_in_the_16_bits_that_the_card_has_attention_for(
+    cards: str, format: str
+) -> None:
+    of = in_fp32(asked(SEVEN, lora=LoraSpec()))
+
+    assert changed(remedy_on(cards, of)) == {"training.precision": format}
+    alone = mending_changes(of, nodes_of_cards(cards), CALIBRATION)
+    assert [each.effect for each in alone if each.changes[0].field == "training.precision"] == [Effect.APPROXIMATION]
+
+
+def test_fp32_is_kept_where_states_in_8_bits_would_do_as_well() -> None:
+    of = in_fp32(asked(replace(ONE, num_layers=8), length=512))
+
+    assert changed(remedy_on("1xA2", of)) == {"training.optimizer": "adamw-8bit"}
+
+
+def test_fp32_is_given_up_before_most_of_the_context() -> None:
+    of = in_fp32(asked(replace(ONE, max_positions=131072), length=131072))
+    found = changed(remedy_on("1xRTX4090", of))
+
+    assert found["training.precision"] == "bf16"
+    assert int(found["data.sequence_length"]) > 65536
 
 
 def test_a_script_that_keeps_activations_is_told_to_recompute_them_before_it_sees_less_context() -> None:
