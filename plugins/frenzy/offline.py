@@ -148,8 +148,8 @@ class FitAnswer:
     the job, none where it fits as it is; None where no change was found that makes it fit. job: with the changes.
     candidates: its plans there, or the refused ones of the job as it is. alone: single changes of which any one would
     do, where it does not fit. in_place_of: the plan that was asked for, if any; mends: single changes of which any one
-    makes it fit. model, data_refusal: as of ``OfflinePlan``. note: also why a cluster file was not heeded, what that
-    plan is taken to have needed, and which network between nodes; None when all is well.
+    makes it fit. model, data_refusal: as of ``OfflinePlan``. note: also why a cluster file was not heeded, what rules
+    that plan out, what it is taken to have needed, and which network between nodes; None when all is well.
     """
 
     cards: str
@@ -221,8 +221,9 @@ def fit_offline(
             candidates = plan_candidates(remedy.request, there, calibration, policy)
             free = remedy.request.job
     leaves_node = any(each.leaves_node for each in (*mends, *alone))
+    of_plan = () if failed is None else (failed.never_chosen, failed.assumed)
     taken = (
-        None if failed is None else failed.assumed,
+        *of_plan,
         network_taken(there.gpu_types, calibration) if leaves_node else None,
     )
     return FitAnswer(

@@ -156,6 +156,18 @@ class FailedPlan:
             else ""
         )
 
+    @property
+    def never_chosen(self) -> str:
+        """That the job's own setting of checkpointing rules it out, and what to do; else nothing."""
+        setting, shape = self.after.job.training.gradient_checkpointing, self.plan.shape
+        if setting is not (Checkpointing.OFF if shape.activation_checkpointing else Checkpointing.ON):
+            return ""
+        meant = replace(shape, activation_checkpointing=not shape.activation_checkpointing)
+        return (
+            f"training.gradient_checkpointing is {setting}, with which the job never runs {shape.plan_id}: name "
+            f"{meant.plan_id} if that one failed, else set it to auto."
+        )
+
 
 def failed_plan(
     failed: PlanShape, request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"

@@ -106,6 +106,14 @@ def test_fit_says_what_a_plan_is_taken_to_have_needed_and_which_network_more_gpu
     assert "joined by" not in inside.err
 
 
+def test_fit_says_that_a_job_which_always_checkpoints_never_runs_a_plan_without(frenzy: Command, spec: Path) -> None:
+    document = yaml.safe_load(spec.read_text("utf-8"))
+    document["training"]["gradient_checkpointing"] = "on"
+    spec.write_text(yaml.safe_dump(document), "utf-8")
+    said = frenzy("plan", str(spec), "--fit", "1xh100-z1-mb1")
+    assert "Note: training.gradient_checkpointing is on, with which the job never runs" in " ".join(said.err.split())
+
+
 def test_fit_in_place_of_a_plan_that_the_job_has_not_is_refused_in_words(frenzy: Command, spec: Path) -> None:
     said = frenzy("plan", str(spec), "--fit", "1xh100-z3-mb1")
     assert said.status == 2

@@ -265,6 +265,19 @@ def test_of_a_plan_that_would_not_be_run_it_is_said_and_a_stage_that_would_be_is
     assert mended(failed.plan_id, of)["ZeRO stage"].plan.zero_stage == 1
 
 
+@pytest.mark.parametrize("setting", Checkpointing)
+@pytest.mark.parametrize("plan", ["8xa100-40-z2-mb1", "8xa100-40-z2-mb1-ckpt"])
+def test_of_a_plan_that_the_jobs_own_checkpointing_rules_out_it_is_said(plan: str, setting: Checkpointing) -> None:
+    there, failed = named(plan)
+    said = failed_plan(failed, asked(gradient_checkpointing=setting), there, CALIBRATION).never_chosen
+
+    if setting is (Checkpointing.OFF if failed.activation_checkpointing else Checkpointing.ON):
+        other = plan.removesuffix("-ckpt") if failed.activation_checkpointing else f"{plan}-ckpt"
+        assert f"is {setting}, with which the job never runs {plan}: name {other} if" in said
+    else:
+        assert said == ""
+
+
 @pytest.mark.parametrize(
     ("plan", "rule", "remedy"),
     [
