@@ -118,6 +118,17 @@ def _as_traced(trace: ModelTrace | None) -> TrainedFamily | None:
     )
 
 
+def refusal_whatever_is_traced(job: TrainingJob) -> Reason | None:
+    """Why the trainer runs no plan of ``job`` where a trace stands in for its family's coefficients; None if it may."""
+    lora = job.training.lora
+    quantizes = job.workload is None and lora is not None and lora.quantization != "none"
+    return _not_quantised("a model that has to be traced") if quantizes else None
+
+
+def _not_quantised(model: str) -> Reason:
+    return _refused(f"Weights of {model} are not quantised.", "Set training.lora.quantization to none.")
+
+
 def _refused(detail: str, remedy: str | None = None) -> Reason:
     return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail, remedy=remedy)
 
@@ -220,8 +231,7 @@ def _quantization(question: _Question) -> Reason | None:
     if lora is None or lora.quantization == "none":
         return None
     if not question.family.nf4:
-        detail = f"Weights of {question.shape.family} are not quantised."
-        return _refused(detail, "Set training.lora.quantization to none.")
+        return _not_quantised(question.shape.family)
     if question.choice.kind is DeviceKind.CUDA and question.choice.zero_stage == 3:
         return _refused("4-bit weights under ZeRO stage 3 were not validated on a GPU.")
     return None

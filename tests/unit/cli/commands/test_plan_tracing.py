@@ -27,7 +27,7 @@ def test_a_trace_of_a_model_that_is_to_be_quantised_says_at_once_that_it_is_not(
     job = make_job()
     with TraceProgress(replace(job, training=replace(job.training, lora=LoraSpec(quantization="nf4")))) as progress:
         progress.told(0, 4)
-    assert "it needs training.lora.quantization: none" in capsys.readouterr().err
+    assert "are not quantised. Set training.lora.quantization to none. The trace shows" in capsys.readouterr().err
 
 
 def test_without_a_trace_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from tests.unit.core.marp_values import CALIBRATION, job, llama_config, mixed_cl
 from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Attention, TokenBytes
 from frenzy.core.memory.model_trace import ModelTrace
 from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.launchable import refusal_whatever_is_traced
 from frenzy.core.planning.marp import plan_candidates
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.errors import PermanentError, ReasonCode
@@ -76,6 +77,16 @@ def test_its_weights_are_not_quantised() -> None:
     (first, *_) = candidates_of(traced(), lora=LoraSpec(quantization="nf4"))
     assert first.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE
     assert "Weights of later are not quantised" in first.reason.detail
+
+
+def test_that_its_weights_are_not_quantised_is_known_before_it_is_traced_but_of_no_script() -> None:
+    of = job(lora=LoraSpec(quantization="nf4"))
+    (first, *_) = candidates_of(traced(), lora=LoraSpec(quantization="nf4"))
+    known = refusal_whatever_is_traced(of)
+    assert known is not None
+    assert (known.code, known.remedy) == (first.reason.code, first.reason.remedy)
+    for other in (job(), job(lora=LoraSpec()), replace(of, workload=WorkloadSpec(command=("train",)))):
+        assert refusal_whatever_is_traced(other) is None
 
 
 def test_a_model_that_could_not_be_traced_is_refused_with_what_stopped_the_trace() -> None:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from frenzy.cli.render.console import err
+from frenzy.core.planning.launchable import refusal_whatever_is_traced
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -13,19 +14,14 @@ if TYPE_CHECKING:
     from frenzy.core.values.job import TrainingJob
 
 _WORDS: Final = "No closed form covers this model: its own module is traced, once for this config."
-
-_NOT_QUANTISED: Final = (
-    "Weights of such models are not quantised: it needs training.lora.quantization: none. "
-    "The trace shows what else would have to change."
-)
+_SHOWS_MORE: Final = "The trace shows what else would have to change."
 
 
 class TraceProgress:
     """A sentence and a bar on stderr as soon as there is something to wait for; the bar is gone in the end."""
 
     def __init__(self, job: TrainingJob) -> None:
-        lora = job.training.lora
-        self._is_refused = job.workload is None and lora is not None and lora.quantization != "none"
+        self._refusal = refusal_whatever_is_traced(job)
         self._shown: Progress | None = None
 
     def __enter__(self) -> TraceProgress:
@@ -41,8 +37,8 @@ class TraceProgress:
 
         if self._shown is None:
             err().print(_WORDS, soft_wrap=True)
-            if self._is_refused:
-                err().print(_NOT_QUANTISED, soft_wrap=True)
+            if self._refusal is not None:
+                err().print(f"{self._refusal.detail} {self._refusal.remedy} {_SHOWS_MORE}", soft_wrap=True)
             self._shown = Progress(console=err(), transient=True)
             self._shown.add_task("Tracing")
             self._shown.start()
