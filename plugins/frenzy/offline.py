@@ -231,7 +231,7 @@ def fit_offline(
         host_memory_bytes=there.nodes[0].host_memory_bytes,
         changes=changes,
         job=free,
-        candidates=candidates,
+        candidates=_within(candidates, there),
         alone=alone,
         in_place_of=None if failed is None else failed.plan.plan_id,
         mends=mends,
@@ -241,9 +241,18 @@ def fit_offline(
     )
 
 
+def _within(candidates: tuple[Candidate, ...], there: Cluster) -> tuple[Candidate, ...]:
+    """Those for no more GPUs than there are, if there is any."""
+    return tuple(each for each in candidates if each.plan.num_gpus <= _num_gpus(there)) or candidates
+
+
+def _num_gpus(there: Cluster) -> int:
+    return sum(each.num_gpus for each in there.nodes)
+
+
 def _cards_of(there: Cluster) -> str:
     """``"1 rtx-4090"``, ``"16 h100 on 2 nodes"``."""
-    count = sum(each.num_gpus for each in there.nodes)
+    count = _num_gpus(there)
     nodes = f" on {counted(len(there.nodes), 'node')}" if count > 1 else ""
     return f"{count} {there.nodes[0].gpu_type}{nodes}"
 

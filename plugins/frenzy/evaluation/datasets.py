@@ -206,7 +206,7 @@ def _table(file: Path) -> tuple[tuple[str, ...], list[_Record]]:
             columns, *rows = [*_records(stream)] or [(1, ())]
     except (UnicodeDecodeError, csv.Error) as error:
         raise _refused(f"{file} is not a CSV file in UTF-8: {error}.", "Save it as CSV in UTF-8.") from error
-    names = columns[1]
+    names = tuple(name.strip() for name in columns[1])
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if twice:
         raise _refused(f"{file} has several columns of one name: {', '.join(twice)}.", "Leave one of each.")
@@ -215,9 +215,9 @@ def _table(file: Path) -> tuple[tuple[str, ...], list[_Record]]:
 
 def _records(stream: Iterable[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """First line and cells of all but empty lines."""
-    reader, first = csv.reader(stream), 1
+    reader, first = csv.reader(stream, strict=True), 1  # else a quote that nobody closes takes in the rest of the file
     for cells in reader:
-        if cells:
+        if any(cell.strip() for cell in cells):
             yield first, tuple(cells)
         first = reader.line_num + 1
 

@@ -217,11 +217,14 @@ class _Search:
         return bool(feasible_plans(self.solve(after.request, after.cluster)))
 
 
+_NONE_FOUND: Final = "No change that was tried makes it fit: take a smaller model."
+
+
 def refusal_of(candidates: Sequence[Candidate], remedy: Remedy | None) -> Reason:
     """One reason for all refused ``candidates``: that of the plan that came nearest to running."""
     if not candidates:
         return Reason(code=ReasonCode.NEVER_FITS, detail="The cluster has no GPU at all.", remedy="Add a GPU type.")
     refused = nearest(candidates)
-    sentence = remedy.sentence if remedy is not None else refused.reason.remedy
+    sentence = remedy.sentence if remedy is not None else refused.reason.remedy or _NONE_FOUND
     detail = f"No plan fits the cluster; the nearest: {refused.reason.sentence}"
     return Reason(code=refused.reason.code, detail=detail, remedy=sentence)

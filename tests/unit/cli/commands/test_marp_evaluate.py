@@ -117,6 +117,25 @@ def test_rows_left_out_are_named_by_their_lines(
     assert lines == [2, 4, 5, 6, 7, 8, 9]
 
 
+def test_blanks_around_commas_and_rows_of_commas_alone_do_not_matter(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = own.read_text(encoding="utf-8")
+    own.write_text(text.replace(",", " , ") + " , , \n", encoding="utf-8")
+
+    assert run(["marp", "evaluate", str(own)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("own runs: 2 of 2 rows judged")
+
+
+def test_a_quote_that_nobody_closes_is_refused_not_read_to_the_end(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.write_text(own.read_text(encoding="utf-8").replace("Llama", '"Llama', 1), encoding="utf-8")
+
+    assert run(["marp", "evaluate", str(own)]) == 2
+    assert "is not a CSV file in UTF-8: unexpected end of data" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_file_of_which_no_row_is_judged_fails(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own.write_text(own.read_text(encoding="utf-8").replace("a100-80", "A100"), encoding="utf-8")
 

@@ -57,7 +57,13 @@ def test_fit_says_first_why_the_trainer_does_not_train_a_model(frenzy: Command, 
     assert said.status == 1
     assert "big does not run on 8 h100 on 1 node: The trainer trains models that continue a text; bert" in said.out
     assert "workload.task: classification" in said.out
+    assert "No change of the job that was tried makes it fit 8 h100 on 1 node." in said.out
     assert "Adapters" not in said.out
+
+
+def test_fit_refuses_no_plans_of_more_cards_than_were_named(frenzy: Command, spec: Path, big: Path) -> None:
+    said = json.loads(frenzy("plan", str(big), "--fit", "1xRTX4090", "--json").out)
+    assert {each["plan"]["num_gpus"] for each in said["candidates"]} == {1}
 
 
 def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command, spec: Path, alone: Path) -> None:

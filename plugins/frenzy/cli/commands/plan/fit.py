@@ -30,8 +30,7 @@ def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
         console.print()
     if answer.changes is None:
         _say_why_not(asked, answer)
-        asked_for = [each for each in answer.candidates if each.reason.code is not ReasonCode.NOT_ENOUGH_GPUS]
-        console.print(candidates_table("refused", (asked_for or answer.candidates)[:top]))
+        console.print(candidates_table("refused", answer.candidates[:top]))
         _say_others(answer)
         return
     if not answer.changes:
@@ -57,6 +56,7 @@ def _say_why_not(asked: TrainingJob, answer: FitAnswer) -> None:
         console.print(f"{asked.name} does not run on {answer.cards}: {why}", soft_wrap=True)
         if refused.reason.remedy:
             console.print(f"Remedy: {refused.reason.remedy}", soft_wrap=True)
+        console.print(f"No change of the job that was tried makes it fit {answer.cards}.", soft_wrap=True)
         return
     console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
     if asked.starts_random and asked.training.lora is None:
