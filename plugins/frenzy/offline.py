@@ -243,16 +243,13 @@ def fit_offline(
 
 def _within(candidates: tuple[Candidate, ...], there: Cluster) -> tuple[Candidate, ...]:
     """Those for no more GPUs than there are, if there is any."""
-    return tuple(each for each in candidates if each.plan.num_gpus <= _num_gpus(there)) or candidates
-
-
-def _num_gpus(there: Cluster) -> int:
-    return sum(each.num_gpus for each in there.nodes)
+    count = there.num_gpus_by_type
+    return tuple(each for each in candidates if each.plan.num_gpus <= count[each.plan.gpu_type]) or candidates
 
 
 def _cards_of(there: Cluster) -> str:
     """``"1 rtx-4090"``, ``"16 h100 on 2 nodes"``."""
-    count = _num_gpus(there)
+    count = sum(each.num_gpus for each in there.nodes)
     nodes = f" on {counted(len(there.nodes), 'node')}" if count > 1 else ""
     return f"{count} {there.nodes[0].gpu_type}{nodes}"
 

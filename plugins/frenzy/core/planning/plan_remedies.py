@@ -43,6 +43,7 @@ _RATHER: Final[Mapping[ResourceChange | None, tuple[Effect, ...]]] = {
 _OTHER_WAYS: Final = (Effect.OTHER_METHOD, Effect.COARSER)
 # A change with which sequences are hardly longer is not worth making.
 _WORTH_MAKING: Final = 0.95
+_NONE_FOUND: Final = "No change that was tried makes it fit: take a smaller model."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,9 +216,6 @@ class _Search:
 
     def _fits(self, after: Situation) -> bool:
         return bool(feasible_plans(self.solve(after.request, after.cluster)))
-
-
-_NONE_FOUND: Final = "No change that was tried makes it fit: take a smaller model."
 
 
 def refusal_of(candidates: Sequence[Candidate], remedy: Remedy | None) -> Reason:
